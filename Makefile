@@ -1,0 +1,69 @@
+# The two commands of README.md are `make try` and `make test`.
+SHELL      := /bin/bash
+GO         ?= go
+VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS    := -s -w -X main.version=$(VERSION)
+PREFIX     ?= /usr/local
+# The name under which the command is installed: Docker ships an unrelated sbx.
+SBX_NAME   ?= sbx
+export CGO_ENABLED ?= 0
+export GOFLAGS     ?= -trimpath
+
+.PHONY: all build try install test test-unit test-race test-mutation test-gen test-tools lint cross bench generate clean deps
+
+all: build
+
+build:
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/sbx ./cmd/sbx
+
+# The main job: an untrusted command, confined, and the report of it.
+try: build
+	@dir=$$(mktemp -d) && cd $$dir && \
+	$(CURDIR)/bin/sbx run -v -- sh -c 'echo "inside: wrote $$PWD/file" | tee file; echo "outside:"; echo x > ../escaped || true'; \
+	rc=$$?; rm -rf $$dir; exit $$rc
+
+install: build
+	install -D -m 755 bin/sbx $(DESTDIR)$(PREFIX)/bin/$(SBX_NAME)
+
+# Installs what tests need, on Debian and Ubuntu, when run by root; else names it.
+deps:
+	@test/deps.sh
+
+test: deps build
+	test/run.sh
+
+test-unit:
+	$(GO) test ./...
+
+test-race:
+	CGO_ENABLED=1 $(GO) test -race ./...
+
+# The suite must go red when confinement is switched off.
+test-mutation:
+	$(GO) test ./backend/landlock -run TestMutation -mutation
+
+# The committed filters are what libseccomp makes today (needs gcc, libseccomp-dev).
+test-gen:
+	CGO_ENABLED=1 $(GO) test -tags seccompgen ./internal/seccomp/...
+
+test-tools: build
+	SBX=$(CURDIR)/bin/sbx test/tools/run.sh
+
+generate:
+	$(GO) generate ./...
+
+lint:
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt would change: $$out"; exit 1; }
+	GOOS=linux $(GO) vet ./...
+	GOOS=darwin $(GO) vet ./...
+
+cross:
+	@for t in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64; do \
+	  echo "build $$t"; CGO_ENABLED=0 GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build -o /dev/null ./cmd/sbx || exit 1; \
+	  CGO_ENABLED=0 GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build ./... || exit 1; done
+
+bench: build
+	bench/run.sh
+
+clean:
+	rm -rf bin

@@ -1,0 +1,179 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"sandboxd/dialect"
+	"sandboxd/policy"
+)
+
+// Backend compiles policies for one mechanism and launches workers under it.
+type Backend interface {
+	// Name is the backend's word in --backend and in reports.
+	Name() string
+	// Probe tells what this host can do, without starting a worker.
+	Probe() Capability
+	// Plan compiles a policy. It is pure: what it knows of the host it was
+	// given by a probe. An error means that the policy cannot be expressed.
+	Plan(policy.Policy) (Plan, error)
+}
+
+// Plan is a policy compiled for one backend on one host.
+type Plan interface {
+	// Enforcement is what the plan would enforce, effect by effect.
+	Enforcement() Enforcement
+	// Describe returns the plan as a value for --dry-run: JSON-able, with
+	// nothing hidden.
+	Describe() any
+	// Prepare makes the kernel objects that launches share.
+	Prepare() (Prepared, error)
+}
+
+// Prepared launches any number of workers under one policy, several at once.
+type Prepared interface {
+	// Start launches one worker. The errors are *SetupError and *ExecError.
+	Start(Command) (Worker, error)
+	// Close frees the kernel objects. Live workers are not touched.
+	Close() error
+}
+
+// Command is what one launch runs.
+type Command struct {
+	// Path is the executable, absolute. Argv[0] may differ from it.
+	Path string
+	Argv []string
+	// Dir is where the worker starts, as a handle.
+	Dir *os.File
+	// Stdin, Stdout and Stderr are passed unchanged and must not be nil: a
+	// worker's descriptors are exactly these.
+	Stdin, Stdout, Stderr *os.File
+	// OwnTree tells that this process has no other worker, so that every
+	// orphan that reaches it belongs to this one and may be ended with it.
+	OwnTree bool
+}
+
+// Worker is a launched process tree.
+type Worker interface {
+	// PID is the root process' pid in the caller's namespace.
+	PID() int
+	// Signal sends a signal to the root process.
+	Signal(os.Signal) error
+	// Wait blocks until the worker has ended and its tree is gone, and tells
+	// the truth about it. It may be called once.
+	Wait() Result
+}
+
+// Result is what is known of a worker that has ended.
+type Result struct {
+	Outcome     Outcome
+	Enforcement Enforcement
+	Denials     []Denial
+	// DenialsLost counts the denials that were not kept (too many).
+	DenialsLost int
+	// Survivors are processes of the tree that could not be ended.
+	Survivors []int
+	// Warnings are sentences about what went wrong beside the outcome.
+	Warnings []string
+}
+
+// Capability is what a probe found.
+type Capability struct {
+	Backend string `json:"backend"`
+	Usable  bool   `json:"usable"`
+	// Reason and Fix say why it is not usable and what exactly would help.
+	Reason string `json:"reason,omitempty"`
+	Fix    string `json:"fix,omitempty"`
+	// Facts are the host's facts that a plan depends on.
+	Facts any `json:"facts,omitempty"`
+	// Effects is what a workspace-write policy would get here.
+	Effects map[policy.Effect]State `json:"effects,omitempty"`
+	Dialect *dialect.Dialect        `json:"dialect,omitempty"`
+	// DenialsCover says which denials this backend can observe on this host.
+	DenialsCover []string `json:"denials_cover,omitempty"`
+}
+
+// RefusalError is a launch that was refused before anything ran.
+type RefusalError struct {
+	Reason string
+	Hint   string
+}
+
+func (e *RefusalError) Error() string { return e.Reason }
+
+// Refuse makes a refusal.
+func Refuse(hint, format string, args ...any) error {
+	return &RefusalError{Reason: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// Choice is the backend that [Select] took, with its plan.
+type Choice struct {
+	Backend Backend
+	Plan    Plan
+	// Passed says why each earlier candidate was not taken.
+	Passed []string
+}
+
+// Select takes the first of the backends, in the caller's order of preference,
+// that is usable and holds what the policy needs. It never falls back to less:
+// when none holds it, the error is a *RefusalError that names each loss.
+func Select(p policy.Policy, candidates []Backend) (Choice, error) {
+	if !p.Valid() || !p.Mode().Confined() {
+		return Choice{}, errors.New("selecting a backend for a policy that is not confined")
+	}
+	var passed []string
+	var hints []string
+	for _, b := range candidates {
+		c := b.Probe()
+		if !c.Usable {
+			passed = append(passed, fmt.Sprintf("%s: %s", b.Name(), c.Reason))
+			hints = appendNew(hints, c.Fix)
+			continue
+		}
+		plan, err := b.Plan(p)
+		if err != nil {
+			passed = append(passed, fmt.Sprintf("%s: %v", b.Name(), err))
+			var refusal *RefusalError
+			if errors.As(err, &refusal) {
+				hints = appendNew(hints, refusal.Hint)
+			}
+			continue
+		}
+		if missing := plan.Enforcement().Missing(p); missing != 0 {
+			passed = append(passed, fmt.Sprintf("%s does not enforce %s (%s)", b.Name(), missing,
+				strings.Join(plan.Enforcement().Gaps(missing), "; ")))
+			hints = appendNew(hints, missingHint(p, missing))
+			continue
+		}
+		return Choice{b, plan, passed}, nil
+	}
+	if len(candidates) == 0 {
+		passed = append(passed, "this system has none")
+	}
+	return Choice{}, &RefusalError{
+		Reason: "no backend can run this: " + strings.Join(passed, "; "),
+		Hint:   strings.Join(hints, "; or "),
+	}
+}
+
+// missingHint names the flag for the loss, where a flag may accept it.
+func missingHint(p policy.Policy, missing policy.EffectSet) string {
+	if asked := missing & p.Spec().Require; asked != 0 || p.Spec().RequireFull {
+		return fmt.Sprintf("drop --require for %s, or run on a host that enforces it (see `sbx features`)", missing)
+	}
+	return fmt.Sprintf("accept the loss by name with --allow-gap %s, or run on a host that enforces it (see `sbx features`)", missing)
+}
+
+func appendNew(list []string, s string) []string {
+	for _, have := range list {
+		if have == s {
+			return list
+		}
+	}
+	if s == "" {
+		return list
+	}
+	return append(list, s)
+}

@@ -1,0 +1,658 @@
+package landlock
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd/backend"
+	"sandboxd/internal/launch"
+	"sandboxd/internal/seccomp"
+	"sandboxd/internal/supervise"
+	"sandboxd/internal/sys"
+	"sandboxd/policy"
+)
+
+// prepared launches workers under one plan. What launches can share (the
+// filter, the ruleset with its private temp) is kept in slots and reused once
+// a worker's tree is known to be gone.
+type prepared struct {
+	plan   *Plan
+	filter []sys.SockFilter
+	env    []string
+
+	mu       sync.Mutex
+	idle     []*slot
+	ahead    chan *berth
+	launches int
+	closed   bool
+}
+
+// Prepare loads the filter and makes the first ruleset, so that a path that
+// vanished since the policy was resolved is refused before anything runs.
+func (p *Plan) Prepare() (backend.Prepared, error) {
+	insns, err := seccomp.Load(p.Facts.Arch, p.Filter)
+	if err != nil {
+		return nil, &backend.SetupError{Step: "filter", Err: err}
+	}
+	pr := &prepared{plan: p, filter: make([]sys.SockFilter, len(insns)), env: p.policy.Env()}
+	for i, in := range insns {
+		pr.filter[i] = sys.SockFilter{Code: in.Code, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	for _, dir := range p.policy.Spec().Create {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, &backend.SetupError{Step: "cache", Err: err, Hint: "use --cache private to keep caches in the worker's own temporary directory"}
+		}
+	}
+	s, err := pr.newSlot(nil)
+	if err != nil {
+		return nil, err
+	}
+	pr.idle = append(pr.idle, s)
+	return pr, nil
+}
+
+func (pr *prepared) Close() error {
+	pr.mu.Lock()
+	idle, ahead := pr.idle, pr.ahead
+	pr.idle, pr.ahead, pr.closed = nil, nil, true
+	pr.mu.Unlock()
+	var errs []error
+	if ahead != nil {
+		if b := <-ahead; b != nil {
+			errs = append(errs, b.discard())
+		}
+	}
+	for _, s := range idle {
+		errs = append(errs, s.discard())
+	}
+	return errors.Join(errs...)
+}
+
+func (pr *prepared) take() *slot {
+	pr.mu.Lock()
+	defer pr.mu.Unlock()
+	if n := len(pr.idle); n > 0 {
+		s := pr.idle[n-1]
+		pr.idle = pr.idle[:n-1]
+		return s
+	}
+	return nil
+}
+
+// giveBack keeps a slot whose worker left no process and no trace.
+func (pr *prepared) giveBack(s *slot) error {
+	if !s.reset(pr.plan) {
+		return s.discard()
+	}
+	pr.mu.Lock()
+	closed := pr.closed
+	if !closed {
+		pr.idle = append(pr.idle, s)
+	}
+	pr.mu.Unlock()
+	if closed {
+		return s.discard()
+	}
+	return nil
+}
+
+// berth is a confined thread with all that its worker will own, ready for one
+// launch.
+type berth struct {
+	thread  *launch.Thread
+	slot    *slot
+	denials *denialLog
+	sup     *supervise.Supervisor
+}
+
+// Start launches one worker. The steps have the numbers of
+// docs/launch-order.md; 6, 7 and 13 to 15 are in package launch.
+func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
+	stdio := [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}
+	// 1: descriptors are named by the caller and must not smuggle.
+	extra, err := stdioRules(stdio)
+	if err != nil {
+		return nil, err
+	}
+	b, err := pr.berthFor(extra)
+	if err != nil {
+		return nil, err
+	}
+	proc, err := b.thread.Start(launch.Request{
+		Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir, Stdio: stdio, OwnTree: cmd.OwnTree,
+	})
+	if err != nil {
+		b.stopSupervisor()
+		return nil, errors.Join(err, b.slot.discard())
+	}
+	return &worker{pr: pr, berth: b, proc: proc, ownTree: cmd.OwnTree}, nil
+}
+
+// berthFor takes the berth that was made ahead, or makes one. From the second
+// launch on, the next one is made while the worker runs: building a domain and
+// a filter costs the kernel about a third of a process start.
+func (pr *prepared) berthFor(extra []fdRule) (*berth, error) {
+	if len(extra) > 0 {
+		return pr.newBerth(extra)
+	}
+	pr.mu.Lock()
+	pr.launches++
+	ahead := pr.ahead
+	pr.ahead = nil
+	if pr.launches > 1 && !pr.closed {
+		next := make(chan *berth, 1)
+		pr.ahead = next
+		go func() {
+			b, err := pr.newBerth(nil)
+			if err != nil {
+				b = nil // the next launch tries again and tells why
+			}
+			next <- b
+		}()
+	}
+	pr.mu.Unlock()
+	if ahead != nil {
+		if b := <-ahead; b != nil {
+			return b, nil
+		}
+	}
+	return pr.newBerth(nil)
+}
+
+// newBerth carries out steps 2 to 12.
+func (pr *prepared) newBerth(extra []fdRule) (*berth, error) {
+	var s *slot
+	if len(extra) == 0 {
+		s = pr.take()
+	}
+	if s == nil {
+		var err error
+		if s, err = pr.newSlot(extra); err != nil {
+			return nil, err
+		}
+	}
+	s.shared = len(extra) == 0
+	b := &berth{slot: s, denials: newDenialLog(pr.plan.policy)}
+	listener, ready := make(chan int), make(chan error)
+	if pr.plan.Supervise {
+		go func() {
+			if fd, ok := <-listener; ok {
+				ready <- pr.supervise(b, fd)
+			}
+		}()
+	}
+	var err error
+	b.thread, err = launch.NewThread(func() error { return pr.confine(s, listener, ready) })
+	close(listener)
+	if err != nil {
+		b.stopSupervisor()
+		return nil, errors.Join(err, s.discard())
+	}
+	return b, nil
+}
+
+// discard frees a berth that served no launch.
+func (b *berth) discard() error {
+	b.thread.Close()
+	b.stopSupervisor()
+	return b.slot.discard()
+}
+
+func (b *berth) stopSupervisor() {
+	if b.sup != nil {
+		_ = b.sup.Close()
+	}
+}
+
+// rootDir is the canary: no plan grants listing "/" unless a grant names it.
+var rootDir = []byte("/\x00")
+
+// confine turns the locked thread into the worker's. Order is the security
+// here; after editing run `make test-mutation` as root and as another user.
+func (pr *prepared) confine(s *slot, listener chan<- int, ready <-chan error) error {
+	// 8: identity and capabilities go first, while they may still be changed.
+	if u := pr.plan.user; u != nil {
+		if err := sys.SetIDs(u.UID, u.GID, u.Groups); err != nil {
+			return &backend.SetupError{Step: "identity", Err: err}
+		}
+	}
+	if err := sys.DropCapabilities(); err != nil {
+		return &backend.SetupError{Step: "capabilities", Err: err}
+	}
+	// 9: no_new_privs: without it and without CAP_SYS_ADMIN neither Landlock
+	// nor seccomp may be applied, and a set-user-ID program would regain what
+	// step 8 gave up.
+	if err := sys.SetNoNewPrivs(); err != nil {
+		return &backend.SetupError{Step: "no_new_privs", Err: err}
+	}
+	// 10: Landlock before seccomp, as the filter may refuse what this needs.
+	if err := s.restrict(pr.plan.RestrictFlags); err != nil {
+		return &backend.SetupError{Step: "landlock", Err: err}
+	}
+	if !pr.plan.grantsRoot() && !sys.DeniesOpen(rootDir) {
+		return &backend.SetupError{Step: "landlock", Err: errors.New("the domain was accepted, but \"/\" can still be listed")}
+	}
+	// 11: seccomp last. The listener's descriptor is close-on-exec.
+	fd, err := sys.InstallFilter(pr.filter, pr.plan.Supervise)
+	if err != nil {
+		return &backend.SetupError{Step: "seccomp", Err: err}
+	}
+	if !sys.FilterActive() {
+		return &backend.SetupError{Step: "seccomp", Err: errors.New("the filter was accepted, but is not in force")}
+	}
+	// 12: the supervisor answers before the worker can ask.
+	if pr.plan.Supervise {
+		listener <- fd
+		if err := <-ready; err != nil {
+			return &backend.SetupError{Step: "supervisor", Err: err}
+		}
+	}
+	return nil
+}
+
+func (p *Plan) grantsRoot() bool {
+	return slices.ContainsFunc(p.Rules, func(r Rule) bool { return r.Path == "/" })
+}
+
+// worker is one launched worker.
+type worker struct {
+	pr *prepared
+	*berth
+	proc    *launch.Process
+	ownTree bool
+}
+
+func (pr *prepared) supervise(b *berth, fd int) error {
+	cfg := supervise.Config{
+		Unix:          pr.plan.Filter.Unix == seccomp.UnixSupervised,
+		Truncate:      pr.plan.Filter.Truncate,
+		WritableRoots: b.slot.writable,
+		Shm:           b.slot.shm,
+		UID:           os.Geteuid(),
+		GID:           os.Getegid(),
+		DropCaps:      true,
+		OnEvent:       b.denials.add,
+	}
+	if pr.plan.Filter.Net == seccomp.NetNone {
+		// The worker cannot make such a socket, but may have been handed one.
+		cfg.Inet = func(string, netip.AddrPort) syscall.Errno { return syscall.EACCES }
+	}
+	if u := pr.plan.user; u != nil {
+		cfg.UID, cfg.GID, cfg.Groups = u.UID, u.GID, u.Groups
+	} else if groups, err := os.Getgroups(); err == nil {
+		cfg.Groups = groups
+	}
+	var err error
+	b.sup, err = supervise.Start(fd, cfg)
+	return err
+}
+
+func (w *worker) PID() int { return w.proc.PID() }
+
+func (w *worker) Signal(sig os.Signal) error { return w.proc.Signal(sig) }
+
+func (w *worker) Wait() backend.Result {
+	outcome, survivors := w.proc.Wait()
+	w.stopSupervisor()
+	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors)}
+	r.Denials, r.DenialsLost = w.denials.list()
+	// A temp that a survivor may still hold must not become another worker's.
+	done := w.slot.discard
+	if w.ownTree && len(survivors) == 0 && w.slot.shared {
+		done = func() error { return w.pr.giveBack(w.slot) }
+	}
+	if err := done(); err != nil {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("removing the private temporary directory: %v", err))
+	}
+	return r
+}
+
+// enforcement is the plan's, corrected by what this launch turned out to be.
+func (w *worker) enforcement(survivors []int) backend.Enforcement {
+	e := w.pr.plan.Enforcement()
+	switch {
+	case !w.ownTree:
+		e = e.With(policy.TreeKill, unenforced(gapTreeShared))
+	case len(survivors) > 0:
+		e = e.With(policy.TreeKill, unenforced(fmt.Sprintf("%d processes of the tree survived", len(survivors))))
+	}
+	if gap := w.denials.gap(); gap != "" {
+		s := e.State(policy.NetUnixPath)
+		s.Gaps = append(slices.Clone(s.Gaps), gap)
+		e = e.With(policy.NetUnixPath, s)
+	}
+	return e
+}
+
+// stdioRules returns the rules that let a worker reopen what it was handed
+// (/dev/stdout, /proc/self/fd/1): exactly the rights that the descriptor has.
+// A datagram socket of the Internet families is refused: it could send
+// anywhere, past every rule.
+func stdioRules(stdio [3]*os.File) ([]fdRule, error) {
+	var rules []fdRule
+	for i, f := range stdio {
+		if f == nil {
+			return nil, &backend.SetupError{Step: "descriptors", Err: fmt.Errorf("descriptor %d is not set", i)}
+		}
+		fd := int(f.Fd())
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return nil, &backend.SetupError{Step: "descriptors", Err: fmt.Errorf("descriptor %d: %w", i, err),
+				Hint: "a closed standard descriptor can be replaced: </dev/null >/dev/null 2>&1"}
+		}
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFSOCK:
+			domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+			kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+			if domain != unix.AF_UNIX && kind != unix.SOCK_STREAM {
+				return nil, &backend.SetupError{Step: "descriptors", Err: fmt.Errorf("descriptor %d is a network socket that can send anywhere", i),
+					Hint: "give the worker a pipe instead"}
+			}
+		case unix.S_IFREG:
+			rules = append(rules, fdRule{fd, fdRights(fd)})
+		case unix.S_IFCHR:
+			if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
+				rules = append(rules, fdRule{fd, fdRights(fd) | rightsTerminal})
+			}
+		}
+	}
+	return rules, nil
+}
+
+type fdRule struct {
+	fd     int
+	rights uint64
+}
+
+// slot is what one worker at a time owns.
+type slot struct {
+	ruleset  int
+	temp     string
+	tempFile *os.File
+	shm      string
+	env      []string
+	writable []string
+	shared   bool
+}
+
+func (pr *prepared) newSlot(extra []fdRule) (s *slot, err error) {
+	s = &slot{ruleset: -1}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.discard())
+		}
+	}()
+	// 2: the private temporary directory.
+	if err := s.makeTemp(pr.plan); err != nil {
+		return s, &backend.SetupError{Step: "temp", Err: err, Hint: "set TMPDIR to a directory that you can write"}
+	}
+	// 3: the private stand-in for /dev/shm.
+	if pr.plan.Filter.Shm {
+		if err := s.makeShm(pr.plan.user); err != nil {
+			return s, &backend.SetupError{Step: "shm", Err: err}
+		}
+	}
+	// 4: the ruleset.
+	if err := s.makeRuleset(pr.plan, extra); err != nil {
+		return s, &backend.SetupError{Step: "ruleset", Err: err, Hint: "a granted path changed since it was resolved; run again"}
+	}
+	runtime.KeepAlive(s.tempFile)
+	return s, nil
+}
+
+func (s *slot) makeTemp(p *Plan) error {
+	base, err := filepath.EvalSymlinks(tempBase(p.tempBase))
+	if err != nil {
+		return err
+	}
+	if s.temp, err = os.MkdirTemp(base, "sbx-"); err != nil {
+		return err
+	}
+	if s.tempFile, err = sys.OpenReal(s.temp); err != nil {
+		return err
+	}
+	if err := chown(s.temp, p.user); err != nil {
+		return err
+	}
+	for _, v := range p.policy.Spec().TempEnv {
+		s.env = append(s.env, v.Name+"="+filepath.Join(s.temp, v.Sub))
+	}
+	return s.makeSubs(p)
+}
+
+// makeSubs makes the directories that variables of the worker point to.
+func (s *slot) makeSubs(p *Plan) error {
+	for _, v := range p.policy.Spec().TempEnv {
+		if v.Sub == "." {
+			continue
+		}
+		dir := filepath.Join(s.temp, v.Sub)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		for ; dir != s.temp; dir = filepath.Dir(dir) {
+			if err := chown(dir, p.user); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func chown(path string, u *User) error {
+	if u == nil {
+		return nil
+	}
+	return os.Lchown(path, u.UID, u.GID)
+}
+
+// tempBase falls back to /tmp when TMPDIR names no usable directory: a worker
+// always has a temp, whatever its caller's variable says.
+func tempBase(want string) string {
+	for _, dir := range []string{want, os.Getenv("TMPDIR")} {
+		if dir == "" || !filepath.IsAbs(dir) {
+			continue
+		}
+		if unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil {
+			return dir
+		}
+	}
+	return "/tmp"
+}
+
+func (s *slot) makeShm(u *User) (err error) {
+	for _, base := range []string{"/dev/shm", filepath.Dir(s.temp)} {
+		if s.shm, err = os.MkdirTemp(base, "sbx-"); err == nil {
+			return chown(s.shm, u)
+		}
+	}
+	return err
+}
+
+// reset makes the slot new for its next worker. false: it must be discarded.
+func (s *slot) reset(p *Plan) bool {
+	// rmdir(2) takes a directory only if it is empty: whatever the worker left
+	// anywhere makes the whole temp unfit.
+	subs := p.policy.Spec().TempEnv
+	slices.SortFunc(subs, func(a, b policy.TempVar) int { return strings.Compare(b.Sub, a.Sub) })
+	for _, v := range subs {
+		if v.Sub == "." {
+			continue
+		}
+		for dir := v.Sub; dir != "."; dir = filepath.Dir(dir) {
+			err := unix.Rmdir(filepath.Join(s.temp, dir))
+			if err == unix.ENOTEMPTY {
+				break // a directory that another variable's lies in, or a leftover
+			}
+			if err != nil && err != unix.ENOENT {
+				return false
+			}
+		}
+	}
+	if !pristine(s.temp) || s.shm != "" && !pristine(s.shm) {
+		return false
+	}
+	return s.makeSubs(p) == nil
+}
+
+// pristine tells whether dir is as it was made: an empty directory of mode
+// 0700, without an ACL or another attribute that could open it to others.
+func pristine(dir string) bool {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil || st.Mode != unix.S_IFDIR|0o700 {
+		return false
+	}
+	if n, err := unix.Llistxattr(dir, nil); err == nil && n > 0 {
+		return false
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	_, err = f.Readdirnames(1)
+	return err == io.EOF
+}
+
+// discard frees everything that the slot owns.
+func (s *slot) discard() error {
+	var errs []error
+	if s.ruleset >= 0 {
+		_ = unix.Close(s.ruleset)
+		s.ruleset = -1
+	}
+	if s.tempFile != nil {
+		_ = s.tempFile.Close()
+	}
+	for _, dir := range []string{s.temp, s.shm} {
+		if dir != "" {
+			errs = append(errs, removeTree(dir))
+		}
+	}
+	s.temp, s.shm = "", ""
+	return errors.Join(errs...)
+}
+
+// removeTree removes what a worker may have made hard to remove: directories
+// without permissions are opened up by handle, never by following a link.
+func removeTree(dir string) error {
+	err := os.RemoveAll(dir)
+	if err == nil {
+		return nil
+	}
+	root, rerr := os.OpenRoot(dir)
+	if rerr != nil {
+		_ = os.Chmod(dir, 0o700)
+		if root, rerr = os.OpenRoot(dir); rerr != nil {
+			return err
+		}
+	}
+	openUp(root, ".")
+	_ = root.Close()
+	return os.RemoveAll(dir)
+}
+
+func openUp(root *os.Root, dir string) {
+	_ = root.Chmod(dir, 0o700)
+	f, err := root.Open(dir)
+	if err != nil {
+		return
+	}
+	entries, _ := f.ReadDir(-1)
+	_ = f.Close()
+	for _, e := range entries {
+		if e.IsDir() {
+			openUp(root, filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
+// denialLog keeps what the supervisor refused: deduplicated and bounded, for a
+// worker may try for ever.
+type denialLog struct {
+	policy policy.Policy
+	mu     sync.Mutex
+	byKey  map[string]*backend.Denial
+	order  []string
+	lost   int
+	gaps   map[string]int
+}
+
+const maxDenials = 200
+
+func newDenialLog(p policy.Policy) *denialLog {
+	return &denialLog{policy: p, byKey: map[string]*backend.Denial{}, gaps: map[string]int{}}
+}
+
+func (l *denialLog) add(ev supervise.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ev.Gap != "" {
+		if len(l.gaps) < maxDenials {
+			l.gaps[ev.Gap]++
+		}
+		return
+	}
+	d := denialOf(ev)
+	key := d.Operation + "\x00" + string(d.Path) + "\x00" + d.Address + "\x00" + d.Errno
+	if have := l.byKey[key]; have != nil {
+		have.Count++
+		return
+	}
+	if len(l.order) >= maxDenials {
+		l.lost++
+		return
+	}
+	l.byKey[key] = &d
+	l.order = append(l.order, key)
+}
+
+func (l *denialLog) list() (all []backend.Denial, lost int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, k := range l.order {
+		all = append(all, *l.byKey[k])
+	}
+	return all, l.lost
+}
+
+func (l *denialLog) gap() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range slices.Sorted(maps.Keys(l.gaps)) {
+		return g
+	}
+	return ""
+}
+
+func denialOf(ev supervise.Event) backend.Denial {
+	d := backend.Denial{
+		Effect: policy.NetUnixPath, Operation: ev.Op, Path: policy.Raw(ev.Path), Address: policy.Printable(ev.Address),
+		Errno: unix.ErrnoName(ev.Errno), Certainty: backend.Observed, Source: "seccomp-notify", Count: 1,
+		Rule: "sockets that the worker did not bind itself are not granted",
+	}
+	if ev.PID != 0 {
+		d.Process = &backend.Process{PID: ev.PID, Exe: policy.Raw(ev.Exe)}
+	}
+	switch {
+	case ev.Op == "truncate":
+		d.Effect, d.Rule = policy.FSTruncate, "no writable grant covers the path"
+	case ev.Op == "bind" || ev.Op == "open" || ev.Op == "openat" || ev.Op == "link" || ev.Op == "unlink":
+		d.Effect, d.Rule = policy.FSWrite, "no writable grant covers the path"
+	case ev.Errno == syscall.EPERM:
+		d.Effect = policy.NetUnixAbstract
+	}
+	return d
+}

@@ -1,0 +1,19 @@
+//go:build !linux
+
+package landlock
+
+import (
+	"fmt"
+	"runtime"
+
+	"sandboxd/backend"
+)
+
+func probe() (f Facts, reason, fix string) {
+	return f, fmt.Sprintf("Landlock is a Linux mechanism; this is %s", runtime.GOOS), "use another backend on this system"
+}
+
+// Prepare fails: this half of the backend exists on Linux only.
+func (p *Plan) Prepare() (backend.Prepared, error) {
+	return nil, &backend.SetupError{Step: "ruleset", Err: fmt.Errorf("landlock cannot be applied on %s", runtime.GOOS)}
+}

@@ -1,0 +1,114 @@
+package landlock
+
+import (
+	"errors"
+	"runtime"
+	"syscall"
+
+	"sandboxd/backend"
+	"sandboxd/dialect"
+	"sandboxd/policy"
+)
+
+// Name is this backend's word in --backend and in reports.
+const Name = "landlock"
+
+const fixNoLandlock = "boot a kernel of 5.13 or later that is built with CONFIG_SECURITY_LANDLOCK=y and has landlock in its lsm= list"
+
+// Backend launches workers under Landlock and seccomp.
+type Backend struct {
+	facts  Facts
+	reason string
+	fix    string
+	// tempBase is where private temporary directories are made.
+	tempBase string
+	// IDs of the worker, when they differ from the caller's.
+	user *User
+}
+
+// User is whom a worker runs as.
+type User struct {
+	UID, GID int
+	Groups   []int
+}
+
+// Options configure a Backend.
+type Options struct {
+	// TempBase is the directory in which workers' private temporary
+	// directories are made; empty means the system's.
+	TempBase string
+	// User is whom workers run as; nil means the caller. Only root may name
+	// another.
+	User *User
+	// Facts overrides the probe of the host, for tests.
+	Facts *Facts
+}
+
+// New probes the host and returns the backend.
+func New(o Options) *Backend {
+	b := &Backend{tempBase: o.TempBase, user: o.User}
+	if o.Facts != nil {
+		b.facts = *o.Facts
+	} else {
+		b.facts, b.reason, b.fix = probe()
+	}
+	if b.facts.Arch == "" {
+		b.facts.Arch = runtime.GOARCH
+	}
+	return b
+}
+
+// Name is "landlock".
+func (b *Backend) Name() string { return Name }
+
+// Facts are what the probe found.
+func (b *Backend) Facts() Facts { return b.facts }
+
+// Replan returns a backend whose plans avoid the cause of a failed start, where
+// there is one: a listener that another filter of this tree holds already.
+func (b *Backend) Replan(err error) (backend.Backend, bool) {
+	var se *backend.SetupError
+	if !b.facts.Notify || !errors.As(err, &se) || se.Step != "seccomp" || !errors.Is(err, syscall.EBUSY) {
+		return nil, false
+	}
+	return b.WithoutNotify("this process already runs under a seccomp notification listener, and the kernel allows one"), true
+}
+
+// WithoutNotify returns a copy that plans without a notification listener, for
+// a host where installing one turned out to be impossible.
+func (b *Backend) WithoutNotify(reason string) *Backend {
+	c := *b
+	c.facts.Notify, c.facts.NotifyReason = false, reason
+	return &c
+}
+
+// Probe tells what this host can do.
+func (b *Backend) Probe() backend.Capability {
+	d := dialect.Landlock()
+	c := backend.Capability{Backend: Name, Usable: b.facts.ABI >= 1, Reason: b.reason, Fix: b.fix, Facts: b.facts, Dialect: &d}
+	if !c.Usable {
+		return c
+	}
+	c.DenialsCover = []string{"execution of the command itself (inferred)"}
+	if b.facts.Notify {
+		c.DenialsCover = append(c.DenialsCover, "calls that the supervisor answered: unix sockets, shared memory (observed)")
+	}
+	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/workspace"})
+	if err != nil {
+		return c
+	}
+	if plan, err := Compile(p, b.facts); err == nil {
+		c.Effects = plan.Enforcement().Map()
+	}
+	return c
+}
+
+// Plan compiles a policy for this host.
+func (b *Backend) Plan(p policy.Policy) (backend.Plan, error) {
+	plan, err := Compile(p, b.facts)
+	if err != nil {
+		return nil, err
+	}
+	plan.tempBase, plan.user = b.tempBase, b.user
+	return plan, nil
+}

@@ -1,0 +1,117 @@
+package landlock
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/sys"
+	"sandboxd/policy"
+)
+
+// rightsTerminal lets a program reopen the terminal that it was handed.
+const rightsTerminal = ll.AccessFSIoctlDev
+
+// makeRuleset builds the kernel object: each granted path is opened once, by a
+// name that must hold no symbolic link, and the rule is bound to that handle.
+func (s *slot) makeRuleset(p *Plan, extra []fdRule) error {
+	attr := ll.RulesetAttr{HandledAccessFS: p.HandledFS, HandledAccessNet: p.HandledNet, Scoped: p.Scoped}
+	fd, err := ll.LandlockCreateRuleset(&attr, 0)
+	if err != nil {
+		return fmt.Errorf("creating the ruleset: %w", err)
+	}
+	s.ruleset = fd
+	unix.CloseOnExec(fd)
+	for _, r := range p.Rules {
+		if err := addPath(fd, r); err != nil {
+			return err
+		}
+		if r.Kind == policy.Tree && r.Rights&ll.AccessFSMakeReg != 0 {
+			s.writable = append(s.writable, string(r.Path))
+		}
+	}
+	own := policy.Grant{Kind: policy.Tree, Access: policy.Read | policy.Write | policy.Exec}
+	if err := addRule(fd, int(s.tempFile.Fd()), rightsOf(own)&p.HandledFS); err != nil {
+		return fmt.Errorf("granting the private temp: %w", err)
+	}
+	s.writable = append(slices.Clone(s.writable), s.temp)
+	for _, r := range extra {
+		if err := addDescriptor(fd, r, p.HandledFS); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addPath(ruleset int, r Rule) error {
+	f, err := sys.OpenReal(string(r.Path))
+	if err != nil {
+		return fmt.Errorf("granting a path: %w", err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("granting %q: %w", r.Path, err)
+	}
+	if isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR; isDir != (r.Kind == policy.Tree) {
+		return fmt.Errorf("granting %q: it is no longer a %s", r.Path, r.Kind)
+	}
+	if err := addRule(ruleset, int(f.Fd()), r.Rights); err != nil {
+		return fmt.Errorf("granting %q: %w", r.Path, err)
+	}
+	return nil
+}
+
+// addDescriptor grants the file behind an open descriptor. Pipes and sockets
+// are not files that Landlock governs (EBADFD) and need no rule.
+func addDescriptor(ruleset int, r fdRule, handledFS uint64) error {
+	handle, err := unix.Open("/proc/self/fd/"+strconv.Itoa(r.fd), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("granting descriptor %d: %w", r.fd, err)
+	}
+	defer unix.Close(handle)
+	err = addRule(ruleset, handle, r.rights&handledFS&rightsFile)
+	if err != nil && !errors.Is(err, unix.EBADFD) {
+		return fmt.Errorf("granting descriptor %d: %w", r.fd, err)
+	}
+	return nil
+}
+
+func addRule(ruleset, handle int, rights uint64) error {
+	if rights == 0 {
+		return nil // an empty rule is ENOMSG
+	}
+	attr := ll.PathBeneathAttr{AllowedAccess: rights, ParentFd: handle}
+	return ll.LandlockAddPathBeneathRule(ruleset, &attr, 0)
+}
+
+// fdRights are the rights that a descriptor already gives.
+func fdRights(fd int) uint64 {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return 0
+	}
+	switch flags & unix.O_ACCMODE {
+	case unix.O_RDONLY:
+		return ll.AccessFSReadFile
+	case unix.O_WRONLY:
+		return ll.AccessFSWriteFile | ll.AccessFSTruncate
+	}
+	return ll.AccessFSReadFile | ll.AccessFSWriteFile | ll.AccessFSTruncate
+}
+
+// restrict confines the calling thread.
+func (s *slot) restrict(flags uint32) error {
+	err := ll.LandlockRestrictSelf(s.ruleset, flags)
+	switch {
+	case errors.Is(err, unix.E2BIG):
+		return fmt.Errorf("16 Landlock domains are stacked already, the kernel's limit: %w", err)
+	case err != nil:
+		return fmt.Errorf("restricting the thread: %w", err)
+	}
+	return nil
+}

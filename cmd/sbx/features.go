@@ -1,0 +1,161 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"sandboxd/backend"
+	"sandboxd/internal/canary"
+	"sandboxd/policy"
+	"sandboxd/profiles"
+	"sandboxd/report"
+)
+
+// featuresReport is what `sbx features --json` prints.
+type featuresReport struct {
+	Schema   int                  `json:"schema"`
+	Version  string               `json:"sbx_version"`
+	OS       string               `json:"os"`
+	Arch     string               `json:"arch"`
+	Kernel   string               `json:"kernel,omitempty"`
+	UID      int                  `json:"uid"`
+	Effects  []policy.Effect      `json:"effects"`
+	Promise  []policy.Effect      `json:"promise"`
+	Backends []backend.Capability `json:"backends"`
+}
+
+func newFeatures(stdout io.Writer) *cobra.Command {
+	asJSON := false
+	c := &cobra.Command{
+		Use:   "features",
+		Short: "Say what this host can enforce, effect by effect, and why not otherwise",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			f := featuresReport{
+				Schema: report.SchemaVersion, Version: versionString(), OS: runtime.GOOS, Arch: runtime.GOARCH, Kernel: kernelRelease(),
+				UID: os.Geteuid(), Effects: policy.Effects(), Promise: policy.Promise().List(),
+			}
+			for _, k := range known {
+				f.Backends = append(f.Backends, k.make().Probe())
+			}
+			if asJSON {
+				return encode(stdout, f)
+			}
+			f.writeText(stdout)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func (f featuresReport) writeText(w io.Writer) {
+	fmt.Fprintf(w, "%s/%s %s, uid %d\n", f.OS, f.Arch, f.Kernel, f.UID)
+	for _, b := range f.Backends {
+		if !b.Usable {
+			fmt.Fprintf(w, "\n%s: not usable: %s\n  fix: %s\n", b.Backend, b.Reason, b.Fix)
+			continue
+		}
+		fmt.Fprintf(w, "\n%s: usable\n", b.Backend)
+		if facts, err := json.Marshal(b.Facts); err == nil {
+			fmt.Fprintf(w, "  facts: %s\n", facts)
+		}
+		fmt.Fprintf(w, "  what `sbx run --mode workspace-write --net none` gets:\n")
+		report.WriteEffects(w, b.Effects)
+	}
+}
+
+func newDoctor(stdout io.Writer) *cobra.Command {
+	asJSON := false
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Try on this host what a sandbox must refuse and must allow, through the real launch path",
+		Long: `Launch workers that try to write, read, truncate, connect and send where they
+must not, and that do what they must be able to do. Each refused attempt is
+also made outside the sandbox, where it must succeed. The exit status is 1 if
+the enforcement report would have told a lie on this host, or if there is no
+backend to try.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return doctor(stdout, asJSON) },
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func doctor(w io.Writer, asJSON bool) error {
+	resolve := func(workspace string) (policy.Spec, error) {
+		spec, _, err := profiles.Resolve(profiles.Request{
+			Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: workspace, Cwd: workspace, Dir: workspace, Cache: profiles.CachePrivate,
+			HostEnv: os.Environ(), UID: os.Geteuid(), GID: os.Getegid(), Home: homeDir(), NoProjectProfile: true,
+		})
+		return spec, err
+	}
+	var results []canary.Result
+	tried, ok := false, true
+	for _, k := range known {
+		b := k.make()
+		c := b.Probe()
+		if !c.Usable {
+			if !asJSON {
+				fmt.Fprintf(w, "%s: not usable: %s\n  fix: %s\n", b.Name(), c.Reason, c.Fix)
+			}
+			continue
+		}
+		tried = true
+		res, err := canary.Run(b, resolve)
+		if err != nil {
+			return &exitError{1, fmt.Sprintf("trying %s: %v", b.Name(), err), ""}
+		}
+		ok = ok && res.OK()
+		results = append(results, res)
+		if !asJSON {
+			writeChecks(w, res)
+		}
+	}
+	if asJSON {
+		if err := encode(w, map[string]any{"schema": report.SchemaVersion, "ok": ok && tried, "backends": results}); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !tried:
+		return &exitError{1, "no backend can confine a command on this host", "see the fixes above"}
+	case !ok:
+		return &exitError{1, "this host does not hold what the report would claim", "do not rely on sbx here; please report this output"}
+	}
+	return nil
+}
+
+func writeChecks(w io.Writer, res canary.Result) {
+	fmt.Fprintf(w, "%s (level %s)\n", res.Backend, res.Level)
+	for _, c := range res.Checks {
+		mark := "ok  "
+		if !c.OK {
+			mark = "FAIL"
+		}
+		fmt.Fprintf(w, "  %s %-40s %s", mark, c.Name, c.Got)
+		if c.Detail != "" && (!c.OK || c.Got == "not claimed") {
+			fmt.Fprintf(w, " (%s)", policy.Printable(c.Detail))
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+func newCanary(stdout io.Writer) *cobra.Command {
+	return &cobra.Command{
+		Use: canary.Command, Hidden: true, Args: cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error { return canary.Attempt(args[0], args[1], stdout) },
+	}
+}
+
+func encode(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}

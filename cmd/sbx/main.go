@@ -1,0 +1,111 @@
+// Command sbx runs untrusted commands confined by the host's kernel and tells
+// what was enforced.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sandboxd/backend"
+	"sandboxd/policy"
+)
+
+// version is set by the Makefile; a plain `go build` leaves it to the module's
+// build information.
+var version = ""
+
+func main() {
+	os.Exit(realMain(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// realMain is main without the process: it returns the exit status.
+func realMain(args []string, stdout, stderr io.Writer) int {
+	root := newRoot(stdout, stderr)
+	root.SetArgs(args)
+	err := root.ExecuteContext(context.Background())
+	if err == nil {
+		return 0
+	}
+	var exit *exitError
+	if errors.As(err, &exit) {
+		if exit.line != "" {
+			complain(stderr, exit.line, exit.hint)
+		}
+		return exit.status
+	}
+	complain(stderr, err.Error(), "")
+	return backend.StatusRefused
+}
+
+// exitError ends the program with a status, after one line and one hint.
+type exitError struct {
+	status int
+	line   string
+	hint   string
+}
+
+func (e *exitError) Error() string { return e.line }
+
+// refuse is the error of everything that sbx refuses before it runs anything.
+func refuse(hint, format string, args ...any) error {
+	return &exitError{backend.StatusRefused, fmt.Sprintf(format, args...), hint}
+}
+
+// complain writes one line, and one hint on a line of its own, escaped so that
+// no untrusted text can forge another line.
+func complain(w io.Writer, line, hint string) {
+	fmt.Fprintf(w, "sbx: %s\n", printableLine(line))
+	if hint != "" {
+		fmt.Fprintf(w, "sbx: hint: %s\n", printableLine(hint))
+	}
+}
+
+func printableLine(s string) string {
+	if p := policy.Printable(s); p != s {
+		return strings.Trim(p, `"`)
+	}
+	return s
+}
+
+func newRoot(stdout, stderr io.Writer) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sbx",
+		Short: "Run untrusted commands confined by the kernel, and tell what was enforced",
+		Long: `sbx runs a command that you do not trust, confined by the best that this host
+has, and tells the truth afterwards: what was enforced, effect by effect, how
+the command ended, and what was denied.
+
+  sbx run -- make test          confined to the current directory
+  sbx features                  what this host can enforce, and why not more
+  sbx doctor                    try it: canaries through the real launch path`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       versionString(),
+		Args:          cobra.NoArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return refuse(fmt.Sprintf("see `%s --help`", c.CommandPath()), "%v", err)
+	})
+	root.AddCommand(newRun(stdout, stderr), newFeatures(stdout), newDoctor(stdout), newProfile(stdout, stderr), newCanary(stdout))
+	return root
+}
+
+func versionString() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "devel"
+}

@@ -1,0 +1,395 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sandboxd/backend"
+	"sandboxd/internal/run"
+	"sandboxd/policy"
+	"sandboxd/profiles"
+	"sandboxd/report"
+)
+
+// policyFlags are the flags from which a policy is resolved; run, and profile
+// resolve and diff, share them.
+type policyFlags struct {
+	mode, net, workspace, cwd, cache      string
+	readable, writable, deny, execs, envs []string
+	profiles, require, allowGap           []string
+	noProject                             bool
+}
+
+func (f *policyFlags) register(c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&f.mode, "mode", "", "ceiling: read-only, workspace-write or danger-full-access (default workspace-write)")
+	fs.StringVar(&f.net, "net", "", "network: none, loopback, proxy or host; host is not confined (default none)")
+	fs.StringVar(&f.workspace, "workspace", "", "tree that the work is about (default the current directory)")
+	fs.StringVar(&f.cwd, "cwd", "", "where the command starts (default the current directory)")
+	// StringArray and not StringSlice: a path may hold a comma.
+	fs.StringArrayVar(&f.readable, "readable", nil, "let the worker also read `PATH`, a file or a tree (repeatable)")
+	fs.StringArrayVar(&f.writable, "writable", nil, "let the worker also write `PATH` (repeatable)")
+	fs.StringArrayVar(&f.deny, "deny", nil, "keep `PATTERN` out of reach although a grant covers it (repeatable)")
+	fs.StringArrayVar(&f.execs, "allow-exec", nil, "allow the execution of `FILE` and of what it needs, and of nothing else (repeatable)")
+	fs.StringArrayVar(&f.envs, "env", nil, "pass the variable `K[=V]` to the worker (repeatable)")
+	fs.StringArrayVar(&f.profiles, "profile", nil, "apply a profile, by `NAME` or path (repeatable)")
+	fs.StringSliceVar(&f.require, "require", nil, "refuse unless these are enforced: full, or `EFFECT,...`")
+	fs.StringSliceVar(&f.allowGap, "allow-gap", nil, "accept that these are not enforced: `EFFECT,...`")
+	fs.StringVar(&f.cache, "cache", profiles.CacheWorkspace, "where tools keep caches: workspace (kept between sandboxed runs of it) or private (cold each time)")
+	fs.BoolVar(&f.noProject, "no-project-profile", false, "ignore the workspace's own "+profiles.ProjectFile+", which can only tighten")
+	completions(c)
+}
+
+// completions offers the closed sets of words.
+func completions(c *cobra.Command) {
+	fixed := func(words ...string) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return words, cobra.ShellCompDirectiveNoFileComp
+		}
+	}
+	var effects []string
+	for _, e := range policy.Effects() {
+		effects = append(effects, e.String())
+	}
+	for flag, f := range map[string]func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective){
+		"mode":      fixed("read-only", "workspace-write", "danger-full-access"),
+		"net":       fixed("none", "loopback", "proxy", "host"),
+		"cache":     fixed(profiles.CacheWorkspace, profiles.CachePrivate),
+		"require":   fixed(append([]string{"full"}, effects...)...),
+		"allow-gap": fixed(effects...),
+	} {
+		_ = c.RegisterFlagCompletionFunc(flag, f) // fails only for an unknown flag name
+	}
+}
+
+// request turns the flags into what profiles resolves.
+func (f *policyFlags) request() (profiles.Request, error) {
+	req := profiles.Request{
+		Workspace: f.workspace, Cwd: f.cwd, Readable: f.readable, Writable: f.writable, Deny: f.deny, AllowExec: f.execs,
+		Env: f.envs, Profiles: f.profiles, Cache: f.cache, NoProjectProfile: f.noProject,
+		HostEnv: os.Environ(), UID: os.Geteuid(), GID: os.Getegid(), Home: homeDir(),
+	}
+	req.Dir, _ = os.Getwd() // a directory that is gone leaves it empty; profiles refuses if it is needed
+	var err error
+	if f.mode != "" {
+		if req.Mode, err = policy.ParseMode(f.mode); err != nil {
+			return req, refuse("choose one of them with --mode", "%v", err)
+		}
+	}
+	if f.net != "" {
+		if req.Net, err = policy.ParseNet(f.net); err != nil {
+			return req, refuse("choose one of them with --net", "%v", err)
+		}
+	}
+	for _, word := range f.require {
+		if word == "full" {
+			req.RequireFull = true
+			continue
+		}
+		e, err := policy.ParseEffect(word)
+		if err != nil {
+			return req, refuse("--require takes full, or effects as `sbx features` lists them", "%v", err)
+		}
+		req.Require |= policy.SetOf(e)
+	}
+	for _, word := range f.allowGap {
+		e, err := policy.ParseEffect(word)
+		if err != nil {
+			return req, refuse("--allow-gap takes effects as `sbx features` lists them", "%v", err)
+		}
+		req.AllowGap |= policy.SetOf(e)
+	}
+	return req, nil
+}
+
+// homeDir is HOME, or the user database's word where HOME is unset.
+func homeDir() string {
+	if home := os.Getenv("HOME"); home != "" {
+		return home
+	}
+	if u, err := user.LookupId(strconv.Itoa(os.Geteuid())); err == nil {
+		return u.HomeDir
+	}
+	return ""
+}
+
+// resolve makes the policy of the flags, and the notices that come with it.
+func (f *policyFlags) resolve() (policy.Policy, []profiles.Notice, error) {
+	req, err := f.request()
+	if err != nil {
+		return policy.Policy{}, nil, err
+	}
+	spec, notices, err := profiles.Resolve(req)
+	if err != nil {
+		return policy.Policy{}, notices, asRefusal(err)
+	}
+	p, err := policy.New(spec)
+	if err != nil {
+		return policy.Policy{}, notices, refuse("see `sbx run --help`", "%v", err)
+	}
+	return p, notices, nil
+}
+
+type runFlags struct {
+	policyFlags
+	backend              string
+	report               string
+	stdout, stderr       string
+	json, dryRun, quiet  bool
+	verbose              bool
+	told                 int
+	outStream, errStream io.Writer
+}
+
+func newRun(stdout, stderr io.Writer) *cobra.Command {
+	f := &runFlags{outStream: stdout, errStream: stderr}
+	c := &cobra.Command{
+		Use:   "run [flags] -- COMMAND [ARGS...]",
+		Short: "Run a command confined, and report what was enforced",
+		Long: `Run COMMAND confined to the workspace, the current directory by default: it may
+read the system, the toolchains on PATH and the workspace, write the workspace
+and a private temporary directory, and has no network. Everything after the
+first -- is the command.
+
+Flags that let the command do more (--writable, --readable, --net host,
+--allow-gap, --env of an injection variable, --mode danger-full-access) appear
+as such in the report.
+
+Exit status: the command's own; 128+n when signal n ended it; 125 when sbx
+refused or could not set it up (nothing ran); 126 when it cannot be executed;
+127 when it was not found. sbx's own lines on stderr begin with "sbx: ".`,
+		Example: `  sbx run -- make -j4 test
+  sbx run --mode read-only -- grep -r TODO .
+  sbx run --report report.json -- npm test
+  sbx run --require fs.protected -- ./untrusted.sh
+  sbx run --dry-run -- true`,
+		RunE: func(c *cobra.Command, args []string) error { return f.run(args) },
+	}
+	f.register(c)
+	fs := c.Flags()
+	fs.SetInterspersed(false) // what follows the command is the command's
+	fs.StringVar(&f.backend, "backend", "auto", "backend: auto or one of "+strings.Join(backendNames(), ", "))
+	fs.StringVar(&f.report, "report", "", "write the report as JSON to `FILE` or to descriptor fd:N")
+	fs.StringVar(&f.stdout, "stdout", "", "send the command's standard output to `FILE`")
+	fs.StringVar(&f.stderr, "stderr", "", "send the command's standard error to `FILE`")
+	fs.BoolVar(&f.json, "json", false, "write the report as JSON to stdout; needs --stdout FILE, or --dry-run")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "run nothing: print the policy, the plan and what would be enforced")
+	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print no warnings")
+	fs.BoolVarP(&f.verbose, "verbose", "v", false, "print the report on stderr when the command has ended")
+	_ = c.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return append([]string{"auto"}, backendNames()...), cobra.ShellCompDirectiveNoFileComp
+	})
+	return c
+}
+
+func (f *runFlags) run(args []string) error {
+	if len(args) == 0 && !f.dryRun {
+		return refuse("as in: sbx run -- make test", "no command given")
+	}
+	if f.quiet && f.verbose {
+		return refuse("choose one", "--quiet and --verbose contradict each other")
+	}
+	if f.json && !f.dryRun && f.stdout == "" {
+		return refuse("use --report FILE or --report fd:N, or send the command's output elsewhere with --stdout FILE",
+			"--json would mix the report into the command's own output")
+	}
+	backends, err := chooseBackends(f.backend)
+	if err != nil {
+		return err
+	}
+	p, notices, err := f.resolve()
+	f.tell(notices)
+	if err != nil {
+		return err
+	}
+	opts := run.Options{
+		Policy: p, Argv: args, Backends: backends, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		OwnTree: true, Version: versionString(), Profiles: f.profiles,
+		Warnings: warningsOf(notices), Started: forwardSignals,
+	}
+	if f.dryRun {
+		return f.printPlan(opts)
+	}
+	f.warnWeak(p)
+	return f.launch(opts)
+}
+
+func (f *runFlags) launch(opts run.Options) error {
+	sink, err := openReport(f.report)
+	if err != nil {
+		return err
+	}
+	defer sink.close()
+	for _, redirect := range []struct {
+		path string
+		to   **os.File
+	}{{f.stdout, &opts.Stdout}, {f.stderr, &opts.Stderr}} {
+		if redirect.path == "" {
+			continue
+		}
+		file, err := os.OpenFile(redirect.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+		if err != nil {
+			return refuse("name a file that you can write", "opening the command's output: %v", err)
+		}
+		defer file.Close()
+		*redirect.to = file
+	}
+	hideFromWorker()
+	r, failure := run.Execute(opts)
+	if failure != nil {
+		complain(f.errStream, failure.Line, failure.Hint)
+	}
+	f.afterwards(r)
+	if err := sink.write(r); err != nil {
+		// The command's effects are done, but the caller must not take a
+		// missing report for a good one.
+		return refuse("the command ended with status "+strconv.Itoa(r.ExitStatus), "writing the report: %v", err)
+	}
+	if f.json {
+		if err := r.WriteJSON(f.outStream); err != nil {
+			return refuse("", "writing the report: %v", err)
+		}
+	}
+	if r.ExitStatus != 0 {
+		return &exitError{status: r.ExitStatus}
+	}
+	return nil
+}
+
+// afterwards tells what happened, as loudly as asked.
+func (f *runFlags) afterwards(r *report.Report) {
+	if f.verbose {
+		var b strings.Builder
+		r.WriteText(&b)
+		for line := range strings.Lines(b.String()) {
+			fmt.Fprintf(f.errStream, "sbx: %s", line)
+		}
+		return
+	}
+	if f.quiet {
+		return
+	}
+	for _, w := range r.Warnings[min(len(r.Warnings), f.told):] {
+		complain(f.errStream, "warning: "+w, "")
+	}
+	if len(r.Survivors) > 0 {
+		complain(f.errStream, fmt.Sprintf("warning: processes of the command survived: %v", r.Survivors), "end them with kill -9")
+	}
+}
+
+func (f *runFlags) tell(notices []profiles.Notice) {
+	for _, n := range notices {
+		if n.Level == profiles.Warning {
+			f.told++
+		}
+		if n.Level == profiles.Warning && !f.quiet || f.verbose {
+			complain(f.errStream, string(n.Level)+": "+n.Text, "")
+		}
+	}
+}
+
+func warningsOf(notices []profiles.Notice) []string {
+	var list []string
+	for _, n := range notices {
+		if n.Level == profiles.Warning {
+			list = append(list, n.Text)
+		}
+	}
+	return list
+}
+
+// warnWeak is loud about what the caller gave up in a way that is easily
+// overlooked: accepted gaps and no sandbox at all. Grants that the caller named
+// are in the report.
+func (f *runFlags) warnWeak(p policy.Policy) {
+	if f.quiet {
+		return
+	}
+	if p.Mode() == policy.FullAccess {
+		complain(f.errStream, "warning: danger-full-access: no sandbox confines this command", "")
+	}
+	if gaps := p.Spec().AllowGap; gaps != 0 {
+		complain(f.errStream, fmt.Sprintf("warning: accepted as not enforced: %s", gaps), "")
+	}
+	if p.Mode().Confined() && p.Net() == policy.NetHost {
+		complain(f.errStream, "warning: --net host: the network is not confined", "")
+	}
+}
+
+// dryRun is what --dry-run --json prints.
+type dryRunReport struct {
+	Schema   int                             `json:"schema"`
+	DryRun   bool                            `json:"dry_run"`
+	Policy   any                             `json:"policy"`
+	Backend  string                          `json:"backend,omitempty"`
+	Plan     any                             `json:"plan,omitempty"`
+	Level    backend.Level                   `json:"level"`
+	Effects  map[policy.Effect]backend.State `json:"effects"`
+	Passed   []string                        `json:"backends_passed,omitempty"`
+	Warnings []string                        `json:"warnings,omitempty"`
+}
+
+func (f *runFlags) printPlan(o run.Options) error {
+	d := dryRunReport{Schema: report.SchemaVersion, DryRun: true, Policy: o.Policy.Spec(), Warnings: o.Warnings}
+	enforcement := backend.Unconfined(backend.State{Status: backend.Partial, By: []string{"subreaper"}, Gaps: []string{"a tree that forks faster than it can be swept may survive; survivors are reported"}})
+	if o.Policy.Mode().Confined() {
+		choice, err := run.Select(o)
+		if err != nil {
+			return asRefusal(err)
+		}
+		d.Backend, d.Plan, d.Passed = choice.Backend.Name(), choice.Plan.Describe(), choice.Passed
+		enforcement = choice.Plan.Enforcement()
+	}
+	d.Level, d.Effects = enforcement.Level(o.Policy), enforcement.Map()
+	if f.json {
+		enc := json.NewEncoder(f.outStream)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		return enc.Encode(d)
+	}
+	f.printPlanText(o.Policy, d)
+	return nil
+}
+
+func (f *runFlags) printPlanText(p policy.Policy, d dryRunReport) {
+	writePolicy(f.outStream, p)
+	fmt.Fprintf(f.outStream, "\nbackend %s, enforcement %s\n", orNone(d.Backend), d.Level)
+	report.WriteEffects(f.outStream, d.Effects)
+}
+
+// writePolicy shows a policy for a person.
+func writePolicy(w io.Writer, p policy.Policy) {
+	s := p.Spec()
+	fmt.Fprintf(w, "mode       %s\nnetwork    %s\nworkspace  %s\ncwd        %s\n", s.Mode, s.Net, policy.Printable(s.Workspace), policy.Printable(s.Cwd))
+	fmt.Fprintln(w, "\ngrants (r read, w write, x execute, i device ioctls)")
+	for _, g := range s.Grants {
+		fmt.Fprintf(w, "  %-4s %-44s %s (%s)\n", g.Access, g.Path, policy.Printable(g.Reason), policy.Printable(g.Source))
+	}
+	for _, deny := range s.Deny {
+		fmt.Fprintf(w, "  deny %s\n", policy.Printable(deny))
+	}
+	fmt.Fprintln(w, "\nenvironment")
+	for _, kv := range s.Env {
+		fmt.Fprintf(w, "  %s\n", policy.Printable(kv))
+	}
+	for _, v := range s.TempEnv {
+		fmt.Fprintf(w, "  %s=<private temp>/%s\n", policy.Printable(v.Name), policy.Printable(v.Sub))
+	}
+	for _, weak := range s.Weakened {
+		fmt.Fprintf(w, "weakened by %s: %s\n", policy.Printable(weak.Flag), policy.Printable(weak.Meaning))
+	}
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}

@@ -1,0 +1,289 @@
+// Package launch starts one process from a confined thread, waits for it, and
+// ends what it leaves behind. The order of its steps is the security of every
+// Linux backend: docs/launch-order.md lists them under the same numbers.
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"sandboxd/backend"
+	"sandboxd/internal/sys"
+)
+
+// Request is one launch. Every file is open already: the confined thread may
+// not be able to open anything.
+type Request struct {
+	Path string
+	Argv []string
+	Env  []string
+	// Dir is where the child starts.
+	Dir *os.File
+	// Stdio are the child's descriptors 0, 1 and 2, and its only ones.
+	Stdio [3]*os.File
+	// OwnTree: see backend.Command.
+	OwnTree bool
+}
+
+// Process is a started child.
+type Process struct {
+	pid     int
+	pidfd   int
+	ownTree bool
+	mu      sync.Mutex // guards pidfd against a Signal beside Wait
+	done    chan struct{}
+	status  waitStatus
+	waitErr error
+}
+
+type waitStatus struct {
+	code   int32 // CLD_EXITED, CLD_KILLED or CLD_DUMPED
+	status int32 // exit code or signal
+}
+
+// Thread is an OS thread that serves one launch: it is confined, then forks
+// the worker, then waits for it. It may be made ahead of its launch, so that a
+// caller with many launches does not wait for the kernel to build its domain.
+//
+// The thread that starts the child also waits for it: PR_SET_PDEATHSIG fires
+// when the creating *thread* ends, and a thread that carries a Landlock domain
+// and a filter must never serve another goroutine. It is locked and never
+// unlocked, so the runtime ends it with its goroutine; and the runtime clones
+// new threads from a clean template thread when the current one is locked, so
+// no other thread can inherit the domain (runtime.newm).
+type Thread struct {
+	requests chan *job
+	closed   chan struct{}
+}
+
+type job struct {
+	r       Request
+	attr    *syscall.ProcAttr
+	p       *Process
+	started chan error
+}
+
+// NewThread makes a thread and confines it. confine runs on the locked thread;
+// nil is for danger-full-access. It must not start goroutines there, and must
+// stop on surprise. Errors are *backend.SetupError.
+func NewThread(confine func() error) (*Thread, error) {
+	t := &Thread{requests: make(chan *job), closed: make(chan struct{})}
+	ready := make(chan error, 1)
+	go t.run(confine, ready)
+	if err := <-ready; err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Close ends a thread that has served no launch. It may be called once, and
+// not after [Thread.Start].
+func (t *Thread) Close() { close(t.closed) }
+
+// run is the launch thread.
+func (t *Thread) run(confine func() error, ready chan<- error) {
+	// 6: from here on this thread serves this worker only.
+	runtime.LockOSThread()
+	err := prepareThread(confine)
+	ready <- err
+	if err != nil {
+		return
+	}
+	select {
+	case <-t.closed:
+	case j := <-t.requests:
+		err := j.p.spawn(j.r, j.attr)
+		j.started <- err
+		if err == nil {
+			j.p.wait()
+			close(j.p.done)
+		}
+	}
+}
+
+func prepareThread(confine func() error) error {
+	// 7: the thread's own cwd and umask, which the child inherits.
+	if err := sys.UnshareFS(); err != nil {
+		return &backend.SetupError{Step: "cwd", Err: err}
+	}
+	// 8 to 12 are the backend's.
+	if confine == nil {
+		return nil
+	}
+	err := confine()
+	var se *backend.SetupError
+	if err != nil && !errors.As(err, &se) {
+		return &backend.SetupError{Step: "confine", Err: err}
+	}
+	return err
+}
+
+// Start launches the request on the thread, once. Errors are
+// *backend.SetupError, with the step's name, and *backend.ExecError; after
+// either nothing runs and the thread is gone.
+func (t *Thread) Start(r Request) (*Process, error) {
+	attr, err := r.procAttr()
+	if err == nil && r.OwnTree {
+		if err = sys.BecomeSubreaper(); err != nil {
+			err = &backend.SetupError{Step: "subreaper", Err: err}
+		}
+	}
+	// 13: nothing but the three named descriptors may pass exec.
+	if err == nil {
+		if err = sys.CloseOnExecFrom(3); err != nil {
+			err = &backend.SetupError{Step: "descriptors", Err: err}
+		}
+	}
+	if err != nil {
+		t.Close()
+		return nil, err
+	}
+	p := &Process{pidfd: -1, ownTree: r.OwnTree, done: make(chan struct{})}
+	attr.Sys.PidFD = &p.pidfd
+	j := &job{r, attr, p, make(chan error, 1)}
+	t.requests <- j
+	err = <-j.started
+	runtime.KeepAlive(r.Stdio)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Start launches a request that asks for no confinement.
+func Start(r Request) (*Process, error) {
+	t, err := NewThread(nil)
+	if err != nil {
+		return nil, err
+	}
+	return t.Start(r)
+}
+
+func (r Request) procAttr() (*syscall.ProcAttr, error) {
+	if len(r.Argv) == 0 || r.Path == "" || r.Dir == nil {
+		return nil, &backend.SetupError{Step: "request", Err: errors.New("incomplete request")}
+	}
+	attr := &syscall.ProcAttr{Env: r.Env, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}}
+	if attr.Env == nil {
+		attr.Env = []string{} // nil would inherit everything
+	}
+	for i, f := range r.Stdio {
+		if f == nil {
+			return nil, &backend.SetupError{Step: "request", Err: fmt.Errorf("descriptor %d is not set", i)}
+		}
+		attr.Files = append(attr.Files, f.Fd())
+	}
+	return attr, nil
+}
+
+func (p *Process) spawn(r Request, attr *syscall.ProcAttr) error {
+	// 14: entered by handle, so that a directory swapped after its check
+	// changes nothing.
+	if err := sys.Fchdir(r.Dir); err != nil {
+		return &backend.SetupError{Step: "cwd", Err: err, Hint: "the directory must exist and be searchable by you"}
+	}
+	// 15: fork and execve. The only calls in the child are those of package
+	// syscall for PR_SET_PDEATHSIG, getppid, dup3 and execve, so an errno here
+	// is execve's.
+	pid, err := syscall.ForkExec(r.Path, r.Argv, attr)
+	if err != nil {
+		var errno syscall.Errno
+		if !errors.As(err, &errno) {
+			return &backend.SetupError{Step: "fork", Err: err}
+		}
+		if errno == syscall.EAGAIN || errno == syscall.ENOMEM {
+			return &backend.SetupError{Step: "fork", Err: errno, Hint: "a process or memory limit of the caller was reached"}
+		}
+		return &backend.ExecError{Path: r.Path, Errno: errno}
+	}
+	p.pid = pid
+	return nil
+}
+
+// wait blocks this thread in waitid(2) until the child has ended.
+func (p *Process) wait() {
+	idType, id := unix.P_PID, p.pid
+	if p.pidfd >= 0 {
+		idType, id = unix.P_PIDFD, p.pidfd
+	}
+	for {
+		info, err := sys.WaitExit(idType, id)
+		if err == unix.EINTR {
+			continue
+		}
+		p.status, p.waitErr = waitStatus{info.Code, info.Status}, err
+		return
+	}
+}
+
+// PID is the child's pid.
+func (p *Process) PID() int { return p.pid }
+
+// Done is closed when the root process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Signal sends a signal to the root process; a process that has ended is no
+// error.
+func (p *Process) Signal(sig os.Signal) error {
+	s, ok := sig.(syscall.Signal)
+	if !ok {
+		return fmt.Errorf("signal %v is not a system signal", sig)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.done:
+		return nil
+	default:
+	}
+	var err error
+	if p.pidfd >= 0 {
+		// By pidfd: a pid may have been given to a stranger by now.
+		err = unix.PidfdSendSignal(p.pidfd, unix.Signal(s), nil, 0)
+	} else {
+		err = unix.Kill(p.pid, unix.Signal(s))
+	}
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// Wait blocks until the root process has ended and, with OwnTree, until the
+// rest of its tree has been ended too. It returns what could not be ended.
+func (p *Process) Wait() (backend.Outcome, []int) {
+	<-p.done
+	var survivors []int
+	if p.ownTree {
+		survivors = endOrphans()
+	}
+	p.mu.Lock()
+	if p.pidfd >= 0 {
+		_ = unix.Close(p.pidfd)
+		p.pidfd = -1
+	}
+	p.mu.Unlock()
+	if p.waitErr != nil {
+		return backend.Outcome{Kind: backend.SetupFailed, Step: "wait", Reason: p.waitErr.Error()}, survivors
+	}
+	return outcomeOf(p.status), survivors
+}
+
+func outcomeOf(s waitStatus) backend.Outcome {
+	const exited, dumped = 1, 3 // CLD_EXITED, CLD_DUMPED: sigaction(2)
+	if s.code == exited {
+		return backend.ExitedWith(int(s.status))
+	}
+	return backend.Outcome{
+		Kind:       backend.Signaled,
+		Signal:     int(s.status),
+		SignalName: unix.SignalName(unix.Signal(s.status)),
+		CoreDumped: s.code == dumped,
+	}
+}

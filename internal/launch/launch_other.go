@@ -1,0 +1,68 @@
+//go:build !linux
+
+// Package launch starts one process, waits for it, and ends what it leaves
+// behind. This is the plain half for systems that are not Linux: it serves
+// danger-full-access, which asks for no confinement.
+package launch
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"sandboxd/backend"
+)
+
+// Request is one launch.
+type Request struct {
+	Path    string
+	Argv    []string
+	Env     []string
+	Dir     *os.File
+	Stdio   [3]*os.File
+	OwnTree bool
+}
+
+// Process is a started child.
+type Process struct{ p *os.Process }
+
+// Start launches the request, which asks for no confinement.
+func Start(r Request) (*Process, error) {
+	env := r.Env
+	if env == nil {
+		env = []string{}
+	}
+	p, err := os.StartProcess(r.Path, r.Argv, &os.ProcAttr{Dir: r.Dir.Name(), Env: env, Files: r.Stdio[:]})
+	if err != nil {
+		var errno syscall.Errno
+		if errors.As(err, &errno) {
+			return nil, &backend.ExecError{Path: r.Path, Errno: errno}
+		}
+		return nil, &backend.SetupError{Step: "fork", Err: err}
+	}
+	return &Process{p}, nil
+}
+
+// PID is the child's pid.
+func (p *Process) PID() int { return p.p.Pid }
+
+// Signal sends a signal to the child; one that has ended is no error.
+func (p *Process) Signal(sig os.Signal) error {
+	if err := p.p.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// Wait blocks until the child has ended.
+func (p *Process) Wait() (backend.Outcome, []int) {
+	st, err := p.p.Wait()
+	if err != nil {
+		return backend.Outcome{Kind: backend.SetupFailed, Step: "wait", Reason: err.Error()}, nil
+	}
+	ws, ok := st.Sys().(syscall.WaitStatus)
+	if ok && ws.Signaled() {
+		return backend.Outcome{Kind: backend.Signaled, Signal: int(ws.Signal()), SignalName: ws.Signal().String(), CoreDumped: ws.CoreDump()}, nil
+	}
+	return backend.ExitedWith(st.ExitCode()), nil
+}

@@ -1,0 +1,313 @@
+package run
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"sandboxd/backend"
+	"sandboxd/internal/launch"
+	"sandboxd/policy"
+	"sandboxd/report"
+)
+
+// Options are one launch.
+type Options struct {
+	Policy policy.Policy
+	Argv   []string
+	// Backends are the candidates in order of preference. They are not called
+	// in danger-full-access.
+	Backends              []backend.Backend
+	Stdin, Stdout, Stderr *os.File
+	// OwnTree: see backend.Command.
+	OwnTree  bool
+	Version  string
+	Profiles []string
+	Warnings []string
+	// Started is called once the worker runs, to forward signals to it. The
+	// returned function is called when it has ended.
+	Started func(backend.Worker) (stop func())
+}
+
+// Failure is why nothing ran, for a person: one line and a hint.
+type Failure struct {
+	Line string
+	Hint string
+}
+
+// Select chooses a backend for the policy, or explains why none can.
+func Select(o Options) (backend.Choice, error) {
+	return backend.Select(o.Policy, o.Backends)
+}
+
+// Execute runs the launch to its end. The report is never nil; failure is nil
+// when the command ran.
+func Execute(o Options) (*report.Report, *Failure) {
+	r := &report.Report{
+		Schema: report.SchemaVersion, ID: newID(), Version: o.Version, Started: time.Now(),
+		Profiles: o.Profiles, Warnings: o.Warnings,
+	}
+	for _, a := range o.Argv {
+		r.Argv = append(r.Argv, policy.Raw(a))
+	}
+	r.DescribePolicy(o.Policy)
+	err := execute(o, r)
+	r.Ended = time.Now()
+	r.Duration = r.Ended.Sub(r.Started).Seconds()
+	failure := explain(o.Policy, r, err)
+	r.ExitStatus = r.Outcome.ExitStatus()
+	return r, failure
+}
+
+func execute(o Options, r *report.Report) error {
+	dir, err := openDir(o.Policy.Cwd())
+	if err != nil {
+		return &backend.SetupError{Step: "cwd", Err: err, Hint: "name an existing directory with --cwd"}
+	}
+	defer dir.Close()
+	path, err := LookPath(o.Argv[0], envValue(o.Policy.Env(), "PATH"), o.Policy.Cwd())
+	if err != nil {
+		return err
+	}
+	r.Executable = policy.Raw(path)
+	cmd := backend.Command{Path: path, Argv: o.Argv, Dir: dir, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, OwnTree: o.OwnTree}
+	var w backend.Worker
+	if o.Policy.Mode() == policy.FullAccess {
+		w, err = startDirect(o.Policy, cmd)
+	} else {
+		var prepared backend.Prepared
+		w, prepared, err = startConfined(o, r, cmd)
+		if prepared != nil {
+			defer func() {
+				if err := prepared.Close(); err != nil {
+					r.Warnings = append(r.Warnings, err.Error())
+				}
+			}()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	r.Ran = true
+	if o.Started != nil {
+		defer o.Started(w)()
+	}
+	res := w.Wait()
+	r.Outcome, r.Survivors = res.Outcome, res.Survivors
+	r.Level, r.Effects = res.Enforcement.Level(o.Policy), res.Enforcement.Map()
+	r.Denials, r.DenialsLost = res.Denials, res.DenialsLost
+	r.Warnings = append(r.Warnings, res.Warnings...)
+	return nil
+}
+
+// replanner is a backend that knows a plan which avoids a set-up failure and
+// still says what it enforces: the result goes through selection again, so it
+// either holds what the policy needs or is refused.
+type replanner interface {
+	Replan(error) (backend.Backend, bool)
+}
+
+func startConfined(o Options, r *report.Report, cmd backend.Command) (backend.Worker, backend.Prepared, error) {
+	candidates := o.Backends
+	for range 2 {
+		choice, err := backend.Select(o.Policy, candidates)
+		if err != nil {
+			return nil, nil, err
+		}
+		capability := choice.Backend.Probe()
+		r.Backend, r.BackendFacts, r.Dialect = choice.Backend.Name(), capability.Facts, capability.Dialect
+		r.Passed, r.DenialsCover = choice.Passed, capability.DenialsCover
+		prepared, err := choice.Plan.Prepare()
+		if err != nil {
+			return nil, nil, err
+		}
+		w, err := prepared.Start(cmd)
+		if err == nil {
+			return w, prepared, nil
+		}
+		_ = prepared.Close()
+		again, ok := choice.Backend.(replanner)
+		if !ok {
+			return nil, nil, err
+		}
+		next, ok := again.Replan(err)
+		if !ok {
+			return nil, nil, err
+		}
+		candidates = replace(candidates, choice.Backend, next)
+	}
+	return nil, nil, &backend.SetupError{Step: "replan", Err: errors.New("the backend failed again with its other plan")}
+}
+
+func replace(list []backend.Backend, old, now backend.Backend) []backend.Backend {
+	out := make([]backend.Backend, len(list))
+	for i, b := range list {
+		if b == old {
+			b = now
+		}
+		out[i] = b
+	}
+	return out
+}
+
+// direct is the worker of danger-full-access: no sandbox is called, but
+// descriptors, environment, tree and outcome are the launcher's as ever.
+type direct struct {
+	proc    *launch.Process
+	temp    string
+	ownTree bool
+}
+
+func startDirect(p policy.Policy, cmd backend.Command) (backend.Worker, error) {
+	temp, err := os.MkdirTemp("", "sbx-")
+	if err != nil {
+		return nil, &backend.SetupError{Step: "temp", Err: err}
+	}
+	env := p.Env()
+	for _, v := range p.Spec().TempEnv {
+		dir := filepath.Join(temp, v.Sub)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, errors.Join(&backend.SetupError{Step: "temp", Err: err}, os.RemoveAll(temp))
+		}
+		env = append(env, v.Name+"="+dir)
+	}
+	proc, err := launch.Start(launch.Request{
+		Path: cmd.Path, Argv: cmd.Argv, Env: env, Dir: cmd.Dir,
+		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, OwnTree: cmd.OwnTree,
+	})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(temp))
+	}
+	return &direct{proc, temp, cmd.OwnTree}, nil
+}
+
+func (d *direct) PID() int                   { return d.proc.PID() }
+func (d *direct) Signal(sig os.Signal) error { return d.proc.Signal(sig) }
+
+func (d *direct) Wait() backend.Result {
+	outcome, survivors := d.proc.Wait()
+	tree := backend.State{Status: backend.Unenforced, Gaps: []string{"processes that leave the worker's session are not found by this launcher"}}
+	if d.ownTree && len(survivors) == 0 {
+		tree = backend.State{Status: backend.Partial, By: []string{"subreaper"}, Gaps: []string{"a tree that forks faster than it can be swept may survive; survivors are reported"}}
+	}
+	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: backend.Unconfined(tree)}
+	if err := os.RemoveAll(d.temp); err != nil {
+		r.Warnings = append(r.Warnings, err.Error())
+	}
+	return r
+}
+
+// explain turns an error into the report's outcome and a person's words.
+func explain(p policy.Policy, r *report.Report, err error) *Failure {
+	if err == nil {
+		return nil
+	}
+	var (
+		refused *backend.RefusalError
+		setup   *backend.SetupError
+		exec    *backend.ExecError
+		errno   syscall.Errno
+	)
+	switch {
+	case errors.As(err, &exec):
+		r.Outcome = backend.Outcome{Kind: backend.ExecFailed, Errno: errnoName(exec.Errno), Reason: exec.Error()}
+		return explainExec(p, r, exec)
+	case errors.As(err, &refused):
+		r.Outcome = backend.Outcome{Kind: backend.Refused, Reason: refused.Reason}
+		return &Failure{refused.Reason, refused.Hint}
+	case errors.As(err, &setup):
+		r.Outcome = backend.Outcome{Kind: backend.SetupFailed, Step: setup.Step, Reason: setup.Err.Error()}
+		if errors.As(setup.Err, &errno) {
+			r.Outcome.Errno = errnoName(errno)
+		}
+		return &Failure{setup.Error(), setup.Hint}
+	}
+	r.Outcome = backend.Outcome{Kind: backend.SetupFailed, Step: "unknown", Reason: err.Error()}
+	return &Failure{Line: err.Error()}
+}
+
+// explainExec says whether it was the sandbox that refused to execute. The
+// denial is inferred: the policy grants no execution there, EACCES is this
+// backend's answer, and its layer was engaged.
+func explainExec(p policy.Policy, r *report.Report, e *backend.ExecError) *Failure {
+	switch e.Errno {
+	case syscall.ENOENT:
+		if r.Executable != "" {
+			return &Failure{fmt.Sprintf("cannot execute %q: its interpreter or loader is missing", e.Path), "check its #! line, or its ELF interpreter with `file`"}
+		}
+		return &Failure{fmt.Sprintf("command not found: %q", e.Path), "the worker's PATH is searched; see it with `sbx run --dry-run`"}
+	case syscall.ENOEXEC:
+		return &Failure{fmt.Sprintf("cannot execute %q: not a program of this machine, and no #! line", e.Path), "run a script by its interpreter, as in: sbx run -- sh SCRIPT"}
+	}
+	f := &Failure{Line: fmt.Sprintf("cannot execute %q: %v", e.Path, e.Errno)}
+	real, err := filepath.EvalSymlinks(e.Path)
+	if err != nil || e.Errno != syscall.EACCES || !p.Mode().Confined() || r.Backend == "" || p.Allows(real, policy.Exec|policy.Read) {
+		return f
+	}
+	d := backend.Denial{
+		Effect: policy.FSExec, Operation: "execve", Path: policy.Raw(real), Errno: "EACCES", Certainty: backend.Inferred,
+		Source: "execve", Rule: "no grant lets the worker execute this path", Suggestion: "--readable " + ShellQuote(real), Count: 1,
+	}
+	if r.Dialect == nil || !r.Dialect.Fits(d.Effect.String(), d.Errno) {
+		return f
+	}
+	r.Denials = append(r.Denials, d)
+	f.Hint = fmt.Sprintf("it lies outside the readable roots: add %s", d.Suggestion)
+	return f
+}
+
+func openDir(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil && errors.Is(err, os.ErrPermission) {
+		// A directory that may be entered but not listed: by O_PATH.
+		f, err = openPath(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.IsDir() {
+		err = &os.PathError{Op: "enter", Path: path, Err: syscall.ENOTDIR}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func envValue(env []string, name string) string {
+	for i := len(env) - 1; i >= 0; i-- {
+		if v, ok := strings.CutPrefix(env[i], name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// ShellQuote quotes a word for a POSIX shell, so that a hint can be pasted.
+func ShellQuote(s string) string {
+	plain := func(c rune) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("/._-+:@%,=", c)
+	}
+	if s != "" && strings.IndexFunc(s, func(c rune) bool { return !plain(c) }) < 0 {
+		return s
+	}
+	if p := policy.Printable(s); p != s {
+		return "$'" + strings.ReplaceAll(strings.Trim(p, `"`), "'", `\'`) + "'"
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// newID returns 128 random bits in hex.
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read's contract since Go 1.24
+	return hex.EncodeToString(b[:])
+}

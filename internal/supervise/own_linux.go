@@ -1,0 +1,306 @@
+package supervise
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+
+	"sandboxd/internal/sys"
+
+	"golang.org/x/sys/unix"
+)
+
+// ownSet is the sockets that the worker's tree may reach. Handles pin the
+// inodes, so a number cannot come to mean another file.
+type ownSet struct {
+	mu      sync.Mutex
+	paths   map[fileID]int
+	booked  int
+	names   map[string]uint64 // abstract name to the sockfs inode of its socket
+	diag    int
+	noDiag  bool
+	allowed int
+}
+
+func newOwnSet() *ownSet {
+	return &ownSet{paths: map[fileID]int{}, names: map[string]uint64{}, diag: -1}
+}
+
+func (o *ownSet) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, fd := range o.paths {
+		unix.Close(fd)
+	}
+	clear(o.paths)
+	if o.diag >= 0 {
+		unix.Close(o.diag)
+	}
+	o.diag, o.noDiag = -1, true
+}
+
+func (o *ownSet) size() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.paths) + len(o.names)
+}
+
+func (o *ownSet) allow(path string) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := o.add(fd); err != nil {
+		return err
+	}
+	o.allowed++
+	return nil
+}
+
+// book keeps room for one bound path. Sockets whose file is gone make room.
+func (o *ownSet) book() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.paths)+o.booked >= maxSockets+o.allowed {
+		for id, fd := range o.paths {
+			var st unix.Stat_t
+			if unix.Fstat(fd, &st) == nil && st.Nlink == 0 {
+				unix.Close(fd)
+				delete(o.paths, id)
+			}
+		}
+	}
+	if len(o.paths)+o.booked >= maxSockets+o.allowed {
+		return unix.ENOSPC
+	}
+	o.booked++
+	return nil
+}
+
+func (o *ownSet) unbook() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.booked--
+}
+
+// add owns the handle from here on.
+func (o *ownSet) add(fd int) error {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		err = unix.ENOTSOCK
+	}
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	id := fileID{uint64(st.Dev), st.Ino}
+	if _, ok := o.paths[id]; ok {
+		unix.Close(fd)
+		return nil
+	}
+	o.paths[id] = fd
+	return nil
+}
+
+func (o *ownSet) has(id fileID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, ok := o.paths[id]
+	return ok
+}
+
+// bookName makes sure that one more name fits.
+func (o *ownSet) bookName() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.names) < maxSockets {
+		return nil
+	}
+	for name, ino := range o.names {
+		if b, err := o.ask(ino); err == unix.ENOENT || err == nil && b.name != name {
+			delete(o.names, name)
+		}
+	}
+	if len(o.names) >= maxSockets {
+		return unix.ENOSPC
+	}
+	return nil
+}
+
+func (o *ownSet) addName(name string, socket uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, ok := o.names[name]; ok || len(o.names) < maxSockets+maxInFlight {
+		o.names[name] = socket
+	}
+}
+
+// holdsName tells whether the worker's own socket still has the name; askable is
+// false where its network namespace is not the launcher's.
+func (o *ownSet) holdsName(name string, askable bool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ino, ok := o.names[name]
+	if !ok || !askable {
+		return ok
+	}
+	switch b, err := o.ask(ino); {
+	case err == unix.ENOENT, err == nil && b.name != name:
+		delete(o.names, name)
+		return false
+	}
+	return true
+}
+
+// binding is what sock_diag tells about an AF_UNIX socket.
+type binding struct {
+	name string // abstract
+	ino  uint32 // of the file it is bound to; the kernel cuts it to 32 bits
+	file bool
+}
+
+func (o *ownSet) bound(socket uint64) (binding, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ask(socket)
+}
+
+// ask looks a socket up by its sockfs inode. ENOENT: it is no more. Any other
+// error: the kernel was not built with unix_diag, or it is refused.
+func (o *ownSet) ask(socket uint64) (binding, error) {
+	if o.noDiag {
+		return binding{}, unix.EOPNOTSUPP
+	}
+	if o.diag < 0 {
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_SOCK_DIAG)
+		if err != nil {
+			o.noDiag = true
+			return binding{}, err
+		}
+		o.diag = fd
+	}
+	b, err := askDiag(o.diag, uint32(socket))
+	if err != nil && err != unix.ENOENT {
+		unix.Close(o.diag) // an answer may still come: not into the next question
+		o.diag = -1
+	}
+	return b, err
+}
+
+const (
+	diagShowName, diagShowVFS = 1, 2
+	diagName, diagVFS         = 0, 1
+)
+
+func askDiag(fd int, ino uint32) (binding, error) {
+	ne := binary.NativeEndian
+	req := ne.AppendUint32(nil, 16+24)
+	req = ne.AppendUint16(req, unix.SOCK_DIAG_BY_FAMILY)
+	req = ne.AppendUint16(req, unix.NLM_F_REQUEST)
+	req = ne.AppendUint64(req, 0)                        // sequence, port
+	req = append(req, unix.AF_UNIX, 0, 0, 0)             // family, protocol, pad
+	req = ne.AppendUint32(req, ^uint32(0))               // states
+	req = ne.AppendUint32(req, ino)                      //
+	req = ne.AppendUint32(req, diagShowName|diagShowVFS) //
+	req = ne.AppendUint64(req, ^uint64(0))               // no cookie
+	if err := unix.Sendto(fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return binding{}, err
+	}
+	var buf [1024]byte
+	// The kernel answers within the send.
+	n, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
+	if err != nil {
+		return binding{}, err
+	}
+	return parseDiag(buf[:n], ino)
+}
+
+// parseDiag reads one netlink message: unix_diag_msg and its attributes.
+func parseDiag(b []byte, ino uint32) (binding, error) {
+	ne := binary.NativeEndian
+	if len(b) < 16 || int(ne.Uint32(b)) > len(b) || ne.Uint32(b) < 16 {
+		return binding{}, unix.EPROTO
+	}
+	kind, body := ne.Uint16(b[4:]), b[16:ne.Uint32(b)]
+	if kind == unix.NLMSG_ERROR && len(body) >= 4 {
+		if e := -int32(ne.Uint32(body)); e > 0 && e < 4096 {
+			return binding{}, unix.Errno(e)
+		}
+	}
+	if kind != unix.SOCK_DIAG_BY_FAMILY || len(body) < 16 || ne.Uint32(body[4:]) != ino {
+		return binding{}, unix.EPROTO
+	}
+	var out binding
+	for attrs := body[16:]; len(attrs) >= 4; {
+		size, kind := int(ne.Uint16(attrs)), ne.Uint16(attrs[2:])
+		if size < 4 || size > len(attrs) {
+			break
+		}
+		switch value := attrs[4:size]; {
+		case kind == diagName && len(value) > 0 && value[0] == 0:
+			out.name = string(value[1:])
+		case kind == diagVFS && len(value) >= 8:
+			out.ino, out.file = ne.Uint32(value), true
+		}
+		attrs = attrs[min((size+3)&^3, len(attrs)):]
+	}
+	return out, nil
+}
+
+// identify adds the inode that the worker's socket has just been bound to.
+//
+// The path is no witness: between the bind and a look at it the worker can
+// rename a host's socket onto it. The socket is one. With CAP_NET_ADMIN it
+// gives the handle; without, sock_diag gives the inode's number, and the file
+// behind the path is taken only if it has this number, on the same mount.
+func (o *ownSet) identify(sock, parent int, name string) error {
+	if fd, err := sys.NotifUnixFile(sock); err == nil {
+		return o.add(fd)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(sock, &st); err != nil {
+		return err
+	}
+	b, err := o.bound(st.Ino)
+	if err != nil {
+		return fmt.Errorf("sock_diag: %w", err)
+	}
+	if !b.file {
+		return fmt.Errorf("sock_diag tells no file: %w", unix.ENOENT)
+	}
+	fd, err := unix.Openat(parent, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	same, err := sameInode(fd, parent, b.ino)
+	if err != nil || !same {
+		unix.Close(fd)
+		if err == nil {
+			err = fmt.Errorf("another file has taken the name: %w", unix.ESTALE)
+		}
+		return err
+	}
+	return o.add(fd)
+}
+
+func sameInode(fd, parent int, want uint32) (bool, error) {
+	mount, ino, err := sys.NotifFdinfo(fd)
+	if err != nil {
+		return false, err
+	}
+	parentMount, _, err := sys.NotifFdinfo(parent)
+	if err != nil {
+		return false, err
+	}
+	if ino == 0 { // before 5.14; wrong on some overlay file systems, then refused
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return false, err
+		}
+		ino = st.Ino
+	}
+	return mount == parentMount && uint32(ino) == want, nil
+}

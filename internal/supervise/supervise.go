@@ -1,0 +1,145 @@
+// Package supervise answers the system calls that a worker's seccomp filter
+// hands over with SECCOMP_RET_USER_NOTIF, by performing them on the worker's
+// behalf. It governs what Landlock cannot govern on older kernels: AF_UNIX
+// sockets by path (Landlock ABI < 9), truncate(2) (ABI < 3); and it gives the
+// worker a private /dev/shm.
+//
+// # How a call is judged
+//
+// Whatever a judgement rests on is read once, copied or opened as a handle, and
+// then the notification is checked to be still waiting, so that the thread id
+// meant the same thread all along. The call is then made by the supervisor with
+// the copy and the handle: the worker may rewrite its memory, swap links or
+// renumber its descriptors meanwhile, and nothing of it is looked at again.
+// SECCOMP_USER_NOTIF_FLAG_CONTINUE, after which the kernel reads the arguments
+// anew, is used for open, link and unlink of files outside /dev/shm only. There
+// it gives nothing away: the worker's own thread makes the call under the
+// worker's own Landlock domain, which grants nothing in /dev/shm and judges the
+// arguments that are really used. The supervisor does not restrict these calls,
+// it only offers /dev/shm/NAME instead of a refusal.
+//
+// Calls that touch names or sockets run on deputies: OS threads with the
+// worker's effective ids and groups, its umask, no capabilities, no_new_privs,
+// and a Landlock domain that lets them make sockets and write only beneath
+// WritableRoots and Shm. A raced path in bind is therefore judged by the kernel.
+//
+// # What is promised
+//
+//   - connect, sendto, sendmsg and sendmmsg reach an AF_UNIX path only if its
+//     inode is one that this worker's tree bound through the supervisor, or one
+//     of AllowSockets (by inode, opened once: a service that binds anew is
+//     refused). Anything else is EACCES, a file that is no socket ECONNREFUSED.
+//   - An abstract name is reached only if a socket of this worker's tree holds
+//     it, else EPERM, as Landlock's scope answers from ABI 6 on. That the holder
+//     is still the worker's is asked from sock_diag just before the call; a host
+//     process that binds a name in the microseconds after the worker gave it
+//     up could be reached. Without sock_diag, or in a network namespace other
+//     than the launcher's, the name alone decides.
+//   - bind by path makes a socket only beneath WritableRoots. Which inode it made
+//     is asked from the socket (SIOCUNIXFILE, or sock_diag without privilege),
+//     never from the path, onto which the worker could have renamed a host's.
+//   - Unreadable memory (a non-dumpable worker with an ordinary user's launcher,
+//     yama) is EACCES and an Event with a Gap, never CONTINUE, but for /dev/shm.
+//
+// # What is not
+//
+//   - SO_PEERCRED, SO_PASSCRED and SCM_CREDENTIALS show the launcher's pid, with
+//     the worker's uid and gid, for calls made on its behalf. A pid in explicit
+//     SCM_CREDENTIALS is replaced by the launcher's; the kernel checks the rest.
+//   - AF_INET and others are performed as asked, with the copied address. They run
+//     outside of the worker's Landlock domain, so Landlock's TCP rules do not see
+//     them: a launcher that has such rules must judge in Config.Inet.
+//   - Connected and inherited sockets, and send without an address by a call that
+//     is not trapped, are not looked at.
+//   - Paths through /proc magic links (/proc/self/fd/3/name) are refused: ELOOP.
+//     In another root or mount namespace than the launcher's, a relative path
+//     that leaves the working directory is refused (EACCES and a Gap), and a
+//     bound socket's address reads as the bare name.
+//   - A blocking call that is delayed by its peer ends with EINTR if a signal with
+//     a handler arrives for the worker, also where SA_RESTART would resume it.
+//   - MSG_ZEROCOPY is answered ENOBUFS, which programs take as "copy instead".
+//   - The number and size of files in Shm are bounded by its file system only, so
+//     it belongs on a tmpfs with a limit.
+//   - The kernel makes the launcher non-dumpable when a deputy takes other ids.
+//     The worker may change a deputy's nice value and CPU affinity then, as both
+//     ask for the effective uid; it can neither trace nor signal it.
+//
+// # Kernels before 5.19
+//
+// Without WAIT_KILLABLE_RECV a signal (a Go worker's SIGURG) can interrupt a
+// trapped call while it is performed; the answer finds nobody, and the worker
+// makes the same call again. The result of a call that took effect is kept for
+// two seconds, and the next identical call of that thread gets it, in place of
+// EISCONN, EINVAL, EEXIST or a second copy of a message.
+package supervise
+
+import (
+	"net/netip"
+	"syscall"
+)
+
+// Config says what one worker may reach. All paths are real absolute paths.
+type Config struct {
+	// Unix: connect, bind, sendto, sendmsg and sendmmsg are trapped and judged.
+	Unix bool
+	// Truncate: truncate(2) is trapped and judged. It needs Landlock.
+	Truncate bool
+	// WritableRoots are opened once in Start. Sockets may be bound beneath the
+	// directories, and files beneath them, or named here, may be truncated.
+	WritableRoots []string
+	// AllowSockets are host sockets that the worker may use. They are identified
+	// once in Start, by inode.
+	AllowSockets []string
+	// Shm is the host directory that stands for /dev/shm, owned by UID, mode
+	// 0700. Empty: every object in /dev/shm is refused with EACCES.
+	Shm string
+	// UID, GID and Groups are the worker's; DropCaps says it has no capabilities.
+	UID, GID int
+	Groups   []int
+	DropCaps bool
+	// Inet judges a connect, bind or addressed send of an AF_INET or AF_INET6
+	// socket; zero performs it. Nil performs all.
+	Inet func(op string, to netip.AddrPort) syscall.Errno
+	// OnEvent is told of denials and gaps. It is called from several goroutines
+	// while the worker waits, so it must be quick. It may be nil.
+	OnEvent func(Event)
+}
+
+// Event is one refused call, or one that could not be judged.
+type Event struct {
+	Op      string // connect, bind, sendto, sendmsg, sendmmsg, open, link, unlink, truncate, start
+	Path    string // as the worker wrote it
+	Address string // an abstract name with a leading @, or host:port
+	Errno   syscall.Errno
+	PID     int // the thread id in the launcher's PID namespace
+	Exe     string
+	Gap     string // not empty: something could not be judged, and why
+}
+
+// Stats counts since Start.
+type Stats struct {
+	Calls     uint64 // notifications taken
+	Performed uint64 // answered with the result of a call made on behalf
+	Continued uint64 // left to the worker's own thread
+	Denied    uint64
+	Gaps      uint64
+	Replayed  uint64 // answered with a result whose first answer was lost
+	InFlight  int    // being made by a deputy now
+	Deputies  int    // threads that make calls on behalf
+	Sockets   int    // inodes and names in the own set
+}
+
+// Limits of what one worker can make the launcher hold.
+const (
+	maxInFlight = 256       // calls handled at once; more wait in the kernel
+	maxSockets  = 1024      // bound path sockets, and as many abstract names
+	maxAddr     = 128       // sizeof(struct sockaddr_storage)
+	maxUnixAddr = 110       // sizeof(struct sockaddr_un)
+	maxControl  = 64 << 10  // control bytes of one message; more is ENOBUFS
+	maxMessage  = 8 << 20   // one datagram; more is EMSGSIZE
+	chunk       = 256 << 10 // copied at once from a stream's buffer
+	maxVectors  = 1024      // UIO_MAXIOV
+	maxPath     = 4096      // PATH_MAX
+	maxFDs      = 253       // SCM_MAX_FD
+	keepIdle    = 2         // deputies kept for the next call
+)

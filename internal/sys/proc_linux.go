@@ -1,0 +1,98 @@
+package sys
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// CloseOnExecFrom marks every descriptor from first on close-on-exec:
+// close_range(2) where the kernel has CLOSE_RANGE_CLOEXEC (5.11), else one
+// fcntl(2) for each entry of /proc/self/fd. Descriptors that the process
+// inherited would otherwise reach its workers and walk past every rule.
+func CloseOnExecFrom(first int) error {
+	err := unix.CloseRange(uint(first), math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("marking descriptors close-on-exec: %w", err)
+	}
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return fmt.Errorf("listing descriptors: %w", err)
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd < first {
+			continue
+		}
+		// EBADF: the descriptor of the listing itself, closed by now.
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil && err != unix.EBADF {
+			return fmt.Errorf("marking descriptor %d close-on-exec: %w", fd, err)
+		}
+	}
+	return nil
+}
+
+// OpenReal opens path, which holds no symbolic link, as a handle (O_PATH).
+// A link that appears in it since it was resolved is ELOOP (openat2(2),
+// RESOLVE_NO_SYMLINKS), never followed.
+func OpenReal(path string) (*os.File, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	for {
+		fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+		if err == unix.EINTR || err == unix.EAGAIN {
+			continue
+		}
+		if err != nil {
+			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		return os.NewFile(uintptr(fd), path), nil
+	}
+}
+
+// BecomeSubreaper makes orphaned descendants children of this process
+// (PR_SET_CHILD_SUBREAPER, prctl(2)), so that they can be found and ended.
+func BecomeSubreaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("becoming a subreaper: %w", err)
+	}
+	return nil
+}
+
+// SetUndumpable keeps other processes of this user from tracing this one and
+// from reading its memory and environment (PR_SET_DUMPABLE, prctl(2)).
+func SetUndumpable() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("becoming undumpable: %w", err)
+	}
+	return nil
+}
+
+// ExitInfo is the part of siginfo_t that waitid(2) fills in for a child.
+type ExitInfo struct {
+	Code   int32 // CLD_EXITED, CLD_KILLED or CLD_DUMPED
+	Status int32 // exit status or signal
+}
+
+// WaitExit waits for a child to end and reaps it. idType is P_PID or P_PIDFD.
+func WaitExit(idType, id int) (ExitInfo, error) {
+	// struct siginfo: si_signo, si_errno, si_code, [pad on 64 bit,] then
+	// si_pid, si_uid, si_status; 128 bytes in all.
+	var info struct {
+		signo, errno, code, _ int32
+		pid, uid, status      int32
+		_                     [100]byte
+	}
+	_, _, errno := unix.Syscall6(unix.SYS_WAITID, uintptr(idType), uintptr(id), uintptr(unsafe.Pointer(&info)), unix.WEXITED, 0, 0)
+	if errno != 0 {
+		return ExitInfo{}, errno
+	}
+	return ExitInfo{info.code, info.status}, nil
+}

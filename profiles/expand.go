@@ -1,0 +1,231 @@
+package profiles
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// toolPath is the worker's PATH, resolved once.
+type toolPath struct {
+	v     *view
+	dirs  []string // real, existing, without repeats, in PATH order
+	found map[string]string
+}
+
+// lookup returns the real path of the program that PATH finds for name, and
+// the directory entry that led there; "" if there is none.
+func (t *toolPath) lookup(name string) string {
+	if real, ok := t.found[name]; ok {
+		return real
+	}
+	real := t.search(name)
+	t.found[name] = real
+	return real
+}
+
+func (t *toolPath) search(name string) string {
+	for _, d := range t.dirs {
+		// Most entries lack most names: one lstat each, no evaluation.
+		if n := t.v.lstat(join(d, name)); n.err != nil {
+			continue
+		}
+		real, n, err := t.v.eval(join(d, name))
+		if err == nil && n.isFile() && t.v.full(real).perm&0o111 != 0 {
+			return real
+		}
+	}
+	return ""
+}
+
+// tree returns the directory that a program brings with it: the parent of the
+// bin, sbin, libexec or shims directory that holds the real file, else the
+// file's own directory.
+func (t *toolPath) tree(name string) string {
+	real := t.lookup(name)
+	if real == "" {
+		return ""
+	}
+	dir := path.Dir(real)
+	if slices.Contains([]string{"bin", "sbin", "libexec", "shims"}, path.Base(dir)) {
+		return path.Dir(dir)
+	}
+	return dir
+}
+
+// expander turns the path expressions of profiles into absolute paths.
+type expander struct {
+	v    *view
+	home string
+	host map[string]string
+	path *toolPath
+	base string // what relative paths are relative to; "" refuses them
+}
+
+// expand returns the paths that an expression stands for: none if it names
+// something that is not set or not there.
+//
+//	~/x              below the home directory
+//	$VAR/x ${VAR}/x  below each directory of a colon-separated variable
+//	${VAR:-~/d}/x    with a default
+//	$(bin:NAME)/x    below the tree of the program that PATH finds for NAME
+//	/x/y*            what is there, in the last component only
+func (e *expander) expand(expr string) []string {
+	var out []string
+	for _, p := range e.heads(expr) {
+		if !path.IsAbs(p) {
+			if e.base == "" || p == "" {
+				continue
+			}
+			p = join(e.base, p)
+		}
+		if !hasMeta(path.Base(p)) {
+			out = append(out, p)
+			continue
+		}
+		out = append(out, e.glob(p)...)
+	}
+	return out
+}
+
+// heads replaces what an expression starts with.
+func (e *expander) heads(expr string) []string {
+	switch {
+	case expr == "~" || strings.HasPrefix(expr, "~/"):
+		if e.home == "" {
+			return nil
+		}
+		return []string{e.home + expr[1:]}
+	case strings.HasPrefix(expr, "$(bin:"):
+		name, rest, ok := strings.Cut(expr[len("$(bin:"):], ")")
+		tree := ""
+		if ok && e.path != nil {
+			tree = e.path.tree(name)
+		}
+		if tree == "" {
+			return nil
+		}
+		return []string{tree + rest}
+	case strings.HasPrefix(expr, "$"):
+		return e.variable(expr[1:])
+	}
+	return []string{expr}
+}
+
+func (e *expander) variable(expr string) []string {
+	name, fallback, rest := cutVariable(expr)
+	value := e.host[name]
+	if value == "" {
+		if fallback == "" {
+			return nil
+		}
+		value = strings.Join(e.heads(fallback), ":")
+	}
+	var out []string
+	for _, d := range strings.Split(value, ":") {
+		if path.IsAbs(d) { // a relative value would mean another place in each directory
+			out = append(out, path.Clean(d)+rest)
+		}
+	}
+	return out
+}
+
+// cutVariable splits what follows a "$": NAME, {NAME} or {NAME:-DEFAULT}.
+func cutVariable(expr string) (name, fallback, rest string) {
+	if inner, ok := strings.CutPrefix(expr, "{"); ok {
+		inner, rest, _ = strings.Cut(inner, "}")
+		name, fallback, _ = strings.Cut(inner, ":-")
+		return name, fallback, rest
+	}
+	i := strings.IndexFunc(expr, func(c rune) bool {
+		return c != '_' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
+	})
+	if i < 0 {
+		return expr, "", ""
+	}
+	return expr[:i], "", expr[i:]
+}
+
+func hasMeta(s string) bool { return strings.ContainsAny(s, "*?[") }
+
+// glob matches the last component against what is in its directory.
+func (e *expander) glob(p string) []string {
+	dir, _, err := e.v.eval(path.Dir(p))
+	if err != nil {
+		return nil
+	}
+	var out []string
+	names, _ := e.v.list(dir)
+	for name := range names {
+		if ok, err := path.Match(path.Base(p), name); ok && err == nil {
+			out = append(out, join(dir, name))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Limits on what one deny pattern may cost.
+const (
+	maxGlobVisits  = 200_000
+	maxGlobMatches = 10_000
+)
+
+// globAll matches a whole pattern, "**" for any number of directories
+// included, without following symbolic links. A trailing "/**" is the caller's
+// business. It reports false if the pattern costs more than it may.
+func globAll(pattern string) (matches []string, ok bool) {
+	w := globWalk{visits: maxGlobVisits}
+	w.walk("/", strings.Split(strings.Trim(pattern, "/"), "/"))
+	slices.Sort(w.found)
+	return slices.Compact(w.found), w.visits > 0 && len(w.found) <= maxGlobMatches
+}
+
+type globWalk struct {
+	visits int
+	found  []string
+}
+
+func (w *globWalk) walk(dir string, parts []string) {
+	if len(parts) == 0 {
+		w.found = append(w.found, dir)
+		return
+	}
+	head, rest := parts[0], parts[1:]
+	if !hasMeta(head) {
+		if w.spend(1) && exists(join(dir, head)) {
+			w.walk(join(dir, head), rest)
+		}
+		return
+	}
+	entries, err := readDir(dir)
+	if err != nil || !w.spend(len(entries)+1) {
+		return
+	}
+	if head == "**" {
+		w.walk(dir, rest)
+	}
+	for _, e := range entries {
+		at := join(dir, e.Name())
+		if head == "**" {
+			if e.IsDir() {
+				w.walk(at, parts)
+			}
+			continue
+		}
+		if match, err := path.Match(head, e.Name()); err == nil && match && (len(rest) == 0 || e.IsDir()) {
+			w.walk(at, rest)
+		}
+	}
+}
+
+func (w *globWalk) spend(n int) bool {
+	w.visits -= n
+	return w.visits > 0 && len(w.found) <= maxGlobMatches
+}
+
+func exists(p string) bool {
+	var st syscall.Stat_t
+	return lstat(p, &st) == nil
+}

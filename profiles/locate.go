@@ -1,0 +1,222 @@
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// layer is where a profile comes from.
+type layer uint8
+
+const (
+	layerBuiltin layer = iota
+	layerUser
+	layerAdmin
+	layerFile // named by its path
+)
+
+var layerNames = [...]string{layerBuiltin: "built in", layerUser: "user", layerAdmin: "administrator", layerFile: "file"}
+
+func (l layer) String() string { return layerNames[l] }
+
+// Places are the directories in which profiles are looked for.
+type Places struct {
+	// User and Admin hold NAME.toml files; "" if there is none. The
+	// administrator's file of a name wins over the user's, and the user's over
+	// the preset.
+	User, Admin string
+}
+
+// PlacesFor returns the places of a user with this home and environment.
+func PlacesFor(home string, hostEnv []string) Places {
+	base := xdg(envMap(hostEnv), cleanHome(home), "XDG_CONFIG_HOME", ".config")
+	p := Places{Admin: AdminDir}
+	if base != "" {
+		p.User = base + "/sbx/profiles"
+	}
+	return p
+}
+
+func cleanHome(home string) string {
+	if !path.IsAbs(home) || strings.ContainsRune(home, 0) {
+		return ""
+	}
+	return path.Clean(home)
+}
+
+// store finds and reads profiles, each at most once.
+type store struct {
+	places Places
+	loaded map[string]*profile
+	exists map[string]bool // whether a directory is there at all
+}
+
+func newStore(p Places) *store {
+	return &store{places: p, loaded: map[string]*profile{}, exists: map[string]bool{}}
+}
+
+// origin returns the file that answers to a name, the strongest first.
+func (s *store) origin(name string) (string, layer) {
+	for _, d := range []struct {
+		dir string
+		l   layer
+	}{{s.places.Admin, layerAdmin}, {s.places.User, layerUser}} {
+		if d.dir == "" || !s.has(d.dir) {
+			continue
+		}
+		if file := d.dir + "/" + name + ".toml"; exists(file) {
+			return file, d.l
+		}
+	}
+	return "", layerBuiltin
+}
+
+func (s *store) has(dir string) bool {
+	got, ok := s.exists[dir]
+	if !ok {
+		got = exists(dir)
+		s.exists[dir] = got
+	}
+	return got
+}
+
+// load returns the profile of a name, or of a path (what holds a slash).
+func (s *store) load(name string) (*profile, error) {
+	if p, ok := s.loaded[name]; ok {
+		return p, nil
+	}
+	p, err := s.read(name)
+	if err != nil {
+		return nil, err
+	}
+	s.loaded[name] = p
+	return p, nil
+}
+
+func (s *store) read(name string) (*profile, error) {
+	if strings.Contains(name, "/") {
+		return readProfile(name, layerFile)
+	}
+	if bad := badProfileName(name); bad != "" {
+		return nil, refuse("name a profile of `sbx profile list`, or a file with a slash in its path", "profile %q %s", name, bad)
+	}
+	if file, l := s.origin(name); file != "" {
+		return readProfile(file, l)
+	}
+	if p := builtinByName(name); p != nil {
+		return p, nil
+	}
+	hint := "see `sbx profile list`"
+	if n := nearest(name, s.names()); n != "" {
+		hint = fmt.Sprintf("did you mean %q? see `sbx profile list`", n)
+	}
+	return nil, refuse(hint, "no profile is named %q", name)
+}
+
+func badProfileName(name string) string {
+	switch {
+	case name == "" || name == "." || name == "..":
+		return "is not a name"
+	case strings.ContainsRune(name, 0):
+		return "holds a NUL byte"
+	}
+	return ""
+}
+
+func readProfile(file string, l layer) (*profile, error) {
+	data, err := readRegular(file, 0)
+	if err != nil {
+		return nil, &RefusalError{Msg: fmt.Sprintf("profile %s %s", show(file), explainFile(err)), Hint: "name an existing profile file, or see `sbx profile list`", Err: err}
+	}
+	p, problems := parse(data, file)
+	if e := firstError(problems); e != nil {
+		return nil, e.refusal()
+	}
+	p.layer = l
+	if p.name == "" {
+		p.name = strings.TrimSuffix(path.Base(file), ".toml")
+	}
+	return &p, nil
+}
+
+// names are all profiles that a name can reach, sorted.
+func (s *store) names() []string {
+	var all []string
+	for i := range builtins {
+		all = append(all, builtins[i].name)
+	}
+	for _, d := range []string{s.places.User, s.places.Admin} {
+		files, err := os.ReadDir(d)
+		if err != nil {
+			continue
+		}
+		for _, f := range files {
+			if n, ok := strings.CutSuffix(f.Name(), ".toml"); ok && n != "" {
+				all = append(all, n)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func builtinByName(name string) *profile {
+	for i := range builtins {
+		if builtins[i].name == name {
+			return &builtins[i]
+		}
+	}
+	return nil
+}
+
+var (
+	errNotRegular = errors.New("is not a regular file")
+	errTooBig     = fmt.Errorf("is bigger than %d KiB", maxFile>>10)
+)
+
+// readRegular reads a bounded regular file. It opens without waiting, so that
+// a FIFO in its place cannot hang the launch, and looks at what it opened, so
+// that a swap in between changes nothing.
+func readRegular(file string, extraFlags int) ([]byte, error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK|extraFlags, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errNotRegular
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		return nil, errTooBig
+	}
+	return data, err
+}
+
+// readDir lists a directory in any order, without looking at the entries.
+func readDir(dir string) ([]fs.DirEntry, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.ReadDir(-1)
+}
+
+func explainFile(err error) string {
+	if errors.Is(err, errNotRegular) || errors.Is(err, errTooBig) {
+		return err.Error()
+	}
+	return explain(err)
+}

@@ -1,0 +1,197 @@
+// Package report is what sbx and sandboxd tell about one launch: one value,
+// written as JSON (docs/report.schema.json) and as text. It states facts of
+// this launch, not the host's general ability.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"sandboxd/backend"
+	"sandboxd/dialect"
+	"sandboxd/policy"
+)
+
+// SchemaVersion is raised when a field changes meaning or goes away. Readers
+// must ignore fields that they do not know.
+const SchemaVersion = 1
+
+// Report is the truth about one launch.
+type Report struct {
+	Schema int `json:"schema"`
+	// ID names the launch; it is random.
+	ID      string `json:"id"`
+	Version string `json:"sbx_version"`
+
+	Started  time.Time `json:"started"`
+	Ended    time.Time `json:"ended"`
+	Duration float64   `json:"duration_seconds"`
+
+	Argv       []policy.Raw `json:"argv"`
+	Executable policy.Raw   `json:"executable"`
+	Cwd        policy.Raw   `json:"cwd"`
+	Workspace  policy.Raw   `json:"workspace,omitempty"`
+	Profiles   []string     `json:"profiles,omitempty"`
+
+	Mode policy.Mode `json:"mode"`
+	Net  policy.Net  `json:"net"`
+
+	// Backend is empty when nothing was launched or in danger-full-access.
+	Backend string `json:"backend,omitempty"`
+	// BackendFacts are the host's facts that the plan used.
+	BackendFacts any `json:"backend_facts,omitempty"`
+	// Passed says why an earlier candidate was not taken.
+	Passed []string `json:"backends_passed,omitempty"`
+
+	// Ran tells whether the command was executed at all. When it was not,
+	// Level and Effects say nothing and are absent.
+	Ran     bool                            `json:"ran"`
+	Level   backend.Level                   `json:"level,omitempty"`
+	Effects map[policy.Effect]backend.State `json:"effects,omitempty"`
+
+	Grants    []policy.Grant     `json:"grants,omitempty"`
+	Deny      []policy.Raw       `json:"deny,omitempty"`
+	EnvNames  []policy.Raw       `json:"env_names,omitempty"`
+	Weakened  []policy.Weakening `json:"weakened,omitempty"`
+	AllowGaps []policy.Effect    `json:"allow_gaps,omitempty"`
+	Warnings  []string           `json:"warnings,omitempty"`
+
+	Outcome backend.Outcome `json:"outcome"`
+	// ExitStatus is what sbx exits with.
+	ExitStatus int `json:"exit_status"`
+	// Survivors are processes of the tree that could not be ended.
+	Survivors []int `json:"survivors,omitempty"`
+
+	Denials     []backend.Denial `json:"denials"`
+	DenialsLost int              `json:"denials_lost,omitempty"`
+	// DenialsCover says which denials this launch could observe at all. What
+	// is not named here may have been denied without a record.
+	DenialsCover []string `json:"denials_cover"`
+
+	// Dialect is the used backend's, whole and alone.
+	Dialect *dialect.Dialect `json:"dialect,omitempty"`
+}
+
+// DescribePolicy fills in what the policy says.
+func (r *Report) DescribePolicy(p policy.Policy) {
+	s := p.Spec()
+	r.Mode, r.Net = s.Mode, s.Net
+	r.Workspace, r.Cwd = policy.Raw(s.Workspace), policy.Raw(s.Cwd)
+	r.Grants, r.Weakened, r.AllowGaps = s.Grants, s.Weakened, s.AllowGap.List()
+	for _, d := range s.Deny {
+		r.Deny = append(r.Deny, policy.Raw(d))
+	}
+	for _, kv := range s.Env {
+		name, _, _ := strings.Cut(kv, "=")
+		r.EnvNames = append(r.EnvNames, policy.Raw(name)) // names only: values may be secrets
+	}
+	for _, v := range s.TempEnv {
+		r.EnvNames = append(r.EnvNames, policy.Raw(v.Name))
+	}
+	slices.Sort(r.EnvNames)
+	r.EnvNames = slices.Compact(r.EnvNames)
+}
+
+// WriteJSON writes the report as one indented JSON object and a newline.
+func (r *Report) WriteJSON(w io.Writer) error {
+	if r.Denials == nil {
+		r.Denials = []backend.Denial{}
+	}
+	if r.DenialsCover == nil {
+		r.DenialsCover = []string{}
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(r)
+}
+
+// WriteText writes the report for a person: what was enforced and what was
+// not, what was denied, how it ended.
+func (r *Report) WriteText(w io.Writer) {
+	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	backendName := r.Backend
+	if backendName == "" {
+		backendName = "no sandbox"
+	}
+	if r.Ran {
+		p("%s, %s, enforcement %s", r.Mode, backendName, r.Level)
+	} else {
+		p("%s, %s, the command did not run", r.Mode, backendName)
+	}
+	WriteEffects(w, r.Effects)
+	for _, weak := range r.Weakened {
+		p("weakened by %s: %s", policy.Printable(weak.Flag), policy.Printable(weak.Meaning))
+	}
+	for _, warning := range r.Warnings {
+		p("warning: %s", policy.Printable(warning))
+	}
+	for _, d := range r.Denials {
+		p("denied (%s): %s", d.Certainty, DenialText(d))
+	}
+	if r.DenialsLost > 0 {
+		p("denials not kept: %d", r.DenialsLost)
+	}
+	p("outcome: %s", OutcomeText(r.Outcome))
+}
+
+// WriteEffects lists the effects that were asked for, the enforced ones in one
+// line and each other with its gaps.
+func WriteEffects(w io.Writer, effects map[policy.Effect]backend.State) {
+	var held []string
+	for _, e := range policy.Effects() {
+		switch s := effects[e]; s.Status {
+		case backend.Enforced:
+			held = append(held, e.String())
+		case backend.Partial, backend.Unenforced:
+			fmt.Fprintf(w, "  %-16s %s: %s\n", e, s.Status, strings.Join(s.Gaps, "; "))
+		}
+	}
+	if len(held) > 0 {
+		fmt.Fprintf(w, "  enforced: %s\n", strings.Join(held, " "))
+	}
+}
+
+// DenialText is one denial in one line, escaped for a terminal.
+func DenialText(d backend.Denial) string {
+	parts := []string{d.Effect.String(), d.Operation}
+	if d.Path != "" {
+		parts = append(parts, d.Path.String())
+	}
+	if d.Address != "" {
+		parts = append(parts, policy.Printable(d.Address))
+	}
+	if d.Errno != "" {
+		parts = append(parts, d.Errno)
+	}
+	if d.Count > 1 {
+		parts = append(parts, fmt.Sprintf("(%d times)", d.Count))
+	}
+	if d.Suggestion != "" {
+		parts = append(parts, "- allow it with "+d.Suggestion)
+	}
+	return strings.Join(parts, " ")
+}
+
+// OutcomeText is the outcome in one line.
+func OutcomeText(o backend.Outcome) string {
+	switch o.Kind {
+	case backend.Exited:
+		return fmt.Sprintf("exited with status %d", o.ExitStatus())
+	case backend.Signaled:
+		return fmt.Sprintf("ended by signal %d (%s)", o.Signal, o.SignalName)
+	case backend.SetupFailed:
+		return fmt.Sprintf("set-up failed at step %s: %s", o.Step, policy.Printable(o.Reason))
+	case backend.ExecFailed:
+		return fmt.Sprintf("could not be executed: %s", policy.Printable(o.Reason))
+	case backend.Refused:
+		return "refused: " + policy.Printable(o.Reason)
+	case backend.LimitHit:
+		return "ended by the limit on " + o.Which
+	}
+	return string(o.Kind)
+}
