@@ -100,8 +100,9 @@ type environment struct {
 // essential variables are not a project's to drop.
 var essential = []string{"HOME", "LOGNAME", "PATH", "PWD", "SHELL", Marker, "USER"}
 
-// tempNames are the variables that name the private temp.
-var tempNames = []string{"TEMP", "TMP", "TMPDIR"}
+// tempNames are the variables that name the private temp. tmux would make its
+// socket in /tmp itself otherwise.
+var tempNames = []string{"TEMP", "TMP", "TMPDIR", "TMUX_TMPDIR"}
 
 func (r *resolver) collectEnv() error {
 	e := environment{r: r, vars: map[string]string{}, caller: map[string]bool{}, person: map[string]bool{}}

@@ -33,13 +33,21 @@ type view struct {
 	nodes map[string]node
 	lists map[string]listing
 	asked map[string]int // questions about a directory that is not listed
+	dirs  map[string]resolved
+}
+
+// resolved is the answer to one question for a directory.
+type resolved struct {
+	real string
+	node node
+	err  error
 }
 
 // listing maps the names in a directory to their kinds; 0 is not known.
 type listing map[string]uint32
 
 func newView() *view {
-	return &view{nodes: make(map[string]node, 128), lists: map[string]listing{}, asked: map[string]int{}}
+	return &view{nodes: make(map[string]node, 128), lists: map[string]listing{}, asked: map[string]int{}, dirs: map[string]resolved{}}
 }
 
 // A directory is listed instead of asked about once more questions than this
@@ -117,6 +125,9 @@ func stat(p string) node {
 // split cuts a clean absolute path before its last component.
 func split(p string) (dir, name string) {
 	i := strings.LastIndexByte(p, '/')
+	if i < 0 {
+		return "", ""
+	}
 	if i == 0 {
 		return "/", p[1:]
 	}
@@ -165,12 +176,38 @@ func (o *oddPath) Unwrap() error { return o.err }
 // eval resolves absolute path p as the kernel would: symbolic links followed,
 // ".." taken physically.
 func (v *view) eval(p string) (string, node, error) {
-	real, n, rest, err := v.walk(p)
+	dir, name := split(p)
+	if name == "" || name == "." || name == ".." || strings.IndexByte(p, 0) >= 0 {
+		return v.evalWhole(p)
+	}
+	// Most questions are about names in a few directories.
+	d, ok := v.dirs[dir]
+	if !ok {
+		d.real, d.node, d.err = v.evalWhole(dir)
+		v.dirs[dir] = d
+	}
+	if d.err != nil {
+		return "", node{}, d.err
+	}
+	at := p
+	if d.real != dir {
+		at = join(d.real, name)
+	}
+	switch n := v.lstat(at); {
+	case !d.node.isDir():
+		return "", node{}, &oddPath{at, syscall.ENOTDIR}
+	case n.err != nil:
+		return "", node{}, &oddPath{at, n.err}
+	case n.kind != syscall.S_IFLNK:
+		return at, n, nil
+	}
+	return v.evalWhole(p)
+}
+
+func (v *view) evalWhole(p string) (string, node, error) {
+	real, n, _, err := v.walk(p)
 	if err != nil {
 		return "", node{}, err
-	}
-	if rest != "" { // cannot be: walk stops early only with an error
-		return "", node{}, &oddPath{real, syscall.ENOENT}
 	}
 	return real, n, nil
 }

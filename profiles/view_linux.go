@@ -1,9 +1,9 @@
 package profiles
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
+	"strings"
 	"syscall"
 )
 
@@ -50,16 +50,20 @@ const (
 
 // add takes over the entries of one buffer.
 func (l listing) add(buf []byte) {
-	for len(buf) > direntName {
-		size := int(binary.NativeEndian.Uint16(buf[direntLen:]))
-		if size < direntName || size > len(buf) {
+	all := string(buf) // one allocation for all names
+	for at := 0; at+direntName < len(buf); {
+		size := int(binary.NativeEndian.Uint16(buf[at+direntLen:]))
+		if size < direntName || at+size > len(buf) {
 			return
 		}
-		name, _, _ := bytes.Cut(buf[direntName:size], []byte{0})
-		if s := string(name); s != "." && s != ".." {
-			// DT_* are the type bits of st_mode, shifted.
-			l[s] = uint32(buf[direntType]) << 12
+		name := all[at+direntName : at+size]
+		if end := strings.IndexByte(name, 0); end >= 0 {
+			name = name[:end]
 		}
-		buf = buf[size:]
+		if name != "." && name != ".." {
+			// DT_* are the type bits of st_mode, shifted.
+			l[name] = uint32(buf[at+direntType]) << 12
+		}
+		at += size
 	}
 }

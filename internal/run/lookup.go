@@ -39,6 +39,9 @@ func LookPath(name, pathEnv, dir string) (string, error) {
 			continue // "." in PATH would run what an untrusted tree holds
 		}
 		candidate := filepath.Join(entry, name)
+		if _, err := os.Stat(candidate); err != nil {
+			continue // a directory that may not be searched is not "found" either
+		}
 		switch errno := executable(candidate); errno {
 		case 0:
 			return candidate, nil

@@ -34,6 +34,8 @@ const (
 	tiocLINUX        = 0x541c
 	oAccMode         = 0o3
 	oCreat           = 0o100
+	oExcl            = 0o200
+	oCloexec         = 0o2000000
 	oTrunc           = 0o1000
 	atFDCWD          = 0xffff_ff9c // -100 as a 32-bit word
 	cloneNamespaces  = 0x7e02_0000 // NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
@@ -159,7 +161,7 @@ var harmless = []group{
 	{"debuggers, and a process reading its children: Landlock's ptrace rule confines them to the domain (every ABI)",
 		"ptrace process_vm_readv process_vm_writev kcmp pidfd_open pidfd_getfd"},
 	{"who the process is; no_new_privs keeps it from gaining anything by exec",
-		"getpid getppid gettid getuid geteuid getgid getegid getresuid getresgid getgroups getpgid setpgid getsid setsid setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid setgroups capget capset prctl"},
+		"getpid getppid gettid getuid geteuid getgid getegid getresuid getresgid getgroups getpgid setpgid getsid setsid setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid setgroups capget capset"},
 	{"asking about the system and the own limits",
 		"uname sysinfo getrusage getrlimit setrlimit getrandom"},
 	{"sandboxes inside the sandbox: each can only take away",
@@ -250,7 +252,7 @@ func table(goarch string, v Variant) ([]row, error) {
 	}
 	rows := slices.Concat(
 		expand(allow(), harmless), expand(fail(ePERM), forbidden), expand(defaultVerdict(), absent),
-		generalRows(), socketRows(v), messageRows(v.Unix), fileRows(goarch, v),
+		generalRows(), prctlRows(v.Unix), socketRows(v), messageRows(v.Unix), fileRows(goarch, v),
 	)
 	if goarch == "arm64" {
 		return append(rows, expand(defaultVerdict(), absentARM64)...), nil
@@ -298,6 +300,25 @@ func generalRows() []row {
 		rows = append(rows, on("personality", allow(), persona, is(0, p)))
 	}
 	return append(rows, on("personality", fail(ePERM), "switches off protections such as the lowest mmap address", other(0)))
+}
+
+// prctlRows: the supervisor reads the addresses of a worker's calls from its
+// memory, which a process that made itself non-dumpable closes to an ordinary
+// user's launcher. ssh-agent does so and goes on where it may not.
+func prctlRows(u Unix) []row {
+	const (
+		setDumpable = 4
+		general     = "names, signals at parent death, further sandboxing"
+		readable    = "a worker whose memory the supervisor cannot read would get no unix socket at all"
+	)
+	if u != UnixSupervised {
+		return []row{on("prctl", allow(), general)}
+	}
+	return []row{
+		on("prctl", fail(ePERM), readable, is(0, setDumpable), masked(1, 1, 0)),
+		on("prctl", allow(), general, is(0, setDumpable), other(1)),
+		on("prctl", allow(), general, other(0)),
+	}
 }
 
 // socketRows decide which sockets exist at all.
@@ -400,30 +421,40 @@ func openRows(call string, arg uint8, goarch string, v Variant) []row {
 		empty = "empties a file without needing the right to write it, which Landlock below ABI 3 does not see"
 		shm   = "shm_open and sem_open make their files so; the supervisor puts them in the worker's own directory"
 	)
-	nofollow := oNofollow(goarch)
 	var rows []row
+	trunc := uint64(0)
 	if v.Truncate {
+		trunc = oTrunc
 		rows = append(rows,
 			on(call, fail(eACCES), empty, masked(arg, oTrunc|oAccMode, oTrunc)),
 			on(call, fail(eACCES), empty, masked(arg, oTrunc|oAccMode, oTrunc|oAccMode)))
 	}
-	switch {
-	case v.Shm && v.Truncate:
-		return append(rows,
-			on(call, allow(), lands, masked(arg, nofollow|oTrunc, 0)),
-			on(call, allow(), lands, masked(arg, nofollow|oTrunc|oAccMode, oTrunc|1)),
-			on(call, allow(), lands, masked(arg, nofollow|oTrunc|oAccMode, oTrunc|2)),
-			on(call, allow(), lands, masked(arg, nofollow|oCreat|oTrunc|oAccMode, nofollow)),
-			on(call, notify(), shm, other(arg)))
-	case v.Shm:
-		return append(rows,
-			on(call, allow(), lands, masked(arg, nofollow, 0)),
-			on(call, allow(), lands, masked(arg, nofollow|oCreat|oAccMode, nofollow)),
-			on(call, notify(), shm, other(arg)))
-	case v.Truncate:
-		return append(rows, on(call, allow(), lands, other(arg)))
+	if !v.Shm {
+		if v.Truncate {
+			return append(rows, on(call, allow(), lands, other(arg)))
+		}
+		return append(rows, on(call, allow(), lands))
 	}
-	return append(rows, on(call, allow(), lands))
+	// Everything that is not how libc opens shared memory, in disjoint rows.
+	// shm_open always says O_NOFOLLOW, and so does musl; glibc's sem_open makes
+	// its temporary file with exactly O_RDWR|O_CREAT|O_EXCL before 2.38, as
+	// mkstemp does too.
+	nofollow := oNofollow(goarch)
+	plain := func(mask, value uint64) {
+		rows = append(rows, on(call, allow(), lands, masked(arg, mask|trunc, value)))
+	}
+	plain(nofollow|oCreat, 0)
+	plain(nofollow|oCreat|oExcl, oCreat)
+	plain(nofollow|oCreat|oExcl|oAccMode, oCreat|oExcl|0)
+	plain(nofollow|oCreat|oExcl|oAccMode, oCreat|oExcl|1)
+	plain(nofollow|oCreat|oExcl|oAccMode, oCreat|oExcl|3)
+	plain(nofollow|oCreat|oExcl|oAccMode|oCloexec, oCreat|oExcl|2|oCloexec)
+	plain(nofollow|oCreat|oAccMode, nofollow)
+	if v.Truncate {
+		plain(nofollow|oAccMode, oTrunc|1)
+		plain(nofollow|oAccMode, oTrunc|2)
+	}
+	return append(rows, on(call, notify(), shm, other(arg)))
 }
 
 func openat2Rows(v Variant) []row {

@@ -180,7 +180,7 @@ func judgedCalls(goarch string, v Variant) []try {
 	var all []try
 	for _, part := range [][]try{
 		processCalls(), ioctlCalls(), socketCalls(v), inetCalls(v), messageCalls(v), linkCalls(goarch, v), pathCalls(v),
-		openCalls(goarch, v),
+		openCalls(goarch, v), prctlCalls(v),
 	} {
 		all = append(all, part...)
 	}
@@ -375,6 +375,20 @@ func linkCalls(goarch string, v Variant) []try {
 	}
 }
 
+// prctlCalls: only making oneself non-dumpable is refused, and only where the
+// supervisor must read memory.
+func prctlCalls(v Variant) []try {
+	want := uint32(retAllow)
+	if v.Unix == UnixSupervised {
+		want = errPERM
+	}
+	return []try{
+		call(want, "prctl", 4, 0), call(want, "prctl", high|4, 0, 5),
+		call(retAllow, "prctl", 4, 1), call(want, "prctl", 4, high), call(retAllow, "prctl", 3, 0), call(retAllow, "prctl", 5, 0),
+		call(retAllow, "prctl", 38, 1), call(retAllow, "prctl", 0, 0), call(retAllow, "prctl", 15, anything),
+	}
+}
+
 // openCalls tries all combinations of the bits that decide, with every other
 // bit clear and set. O_CREAT and O_TRUNC are the same on both architectures.
 func openCalls(goarch string, v Variant) []try {
@@ -382,18 +396,24 @@ func openCalls(goarch string, v Variant) []try {
 	if goarch == "arm64" {
 		nofollow = 0x8000
 	}
-	const creat, trunc = 0x40, 0x200
-	noise := []uint64{0, 0x80000, high, highAll, 0xffffffff &^ (nofollow | creat | trunc | 3), ^(nofollow | creat | trunc | 3)}
+	const creat, excl, trunc, cloexec = 0x40, 0x80, 0x200, 0x80000
+	decide := nofollow | creat | excl | trunc | cloexec | 3
+	noise := []uint64{0, high, highAll, 0xffffffff &^ decide, ^decide}
 	var all []try
-	for bits := range uint64(32) {
+	for bits := range uint64(128) {
 		acc := bits & 3
 		var f uint64
-		for i, b := range []uint64{nofollow, creat, trunc} {
+		for i, b := range []uint64{nofollow, creat, trunc, excl, cloexec} {
 			if bits>>(2+i)&1 != 0 {
 				f |= b
 			}
 		}
-		want := openVerdict(v, acc, f&nofollow != 0, f&creat != 0, f&trunc != 0)
+		// As glibc before 2.38 makes the file of a semaphore.
+		sem := f&(nofollow|creat|excl|cloexec) == creat|excl && acc == 2
+		if v.Truncate && f&trunc != 0 {
+			sem = false // sem_open does not truncate
+		}
+		want := openVerdict(v, acc, f&nofollow != 0, f&creat != 0, f&trunc != 0, sem)
 		for _, n := range noise {
 			all = append(all,
 				call(want, "open", anything, n|f|acc, 0o600),
@@ -406,11 +426,11 @@ func openCalls(goarch string, v Variant) []try {
 
 // openVerdict: 0 is O_RDONLY, 1 and 2 can write, 3 is for ioctl only and can
 // not, though the kernel truncates.
-func openVerdict(v Variant, acc uint64, nofollow, creat, trunc bool) uint32 {
+func openVerdict(v Variant, acc uint64, nofollow, creat, trunc, sem bool) uint32 {
 	if v.Truncate && trunc && (acc == 0 || acc == 3) {
 		return errACCES
 	}
-	if v.Shm && nofollow && (creat || acc != 0) {
+	if v.Shm && (sem || nofollow && (creat || acc != 0)) {
 		return retNotify
 	}
 	return retAllow

@@ -63,7 +63,7 @@ func (c *call) open(addr uint64, flags int, mode uint32) (int64, error) {
 	switch err := sys.NotifInstall(c.s.listener, c.n.ID, fd, flags&unix.O_CLOEXEC != 0); err {
 	case nil:
 		return 0, errAnswered
-	case unix.ENOENT:
+	case unix.ENOENT, unix.ESRCH: // interrupted before, or while it took the descriptor
 		const fresh = unix.O_CREAT | unix.O_EXCL
 		if flags&fresh == fresh { // the repeated call must not meet its own file
 			c.asWorker(func() error { return unix.Unlinkat(c.s.shm, name, 0) })

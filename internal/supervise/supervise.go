@@ -70,7 +70,10 @@
 // trapped call while it is performed; the answer finds nobody, and the worker
 // makes the same call again. The result of a call that took effect is kept for
 // two seconds, and the next identical call of that thread gets it, in place of
-// EISCONN, EINVAL, EEXIST or a second copy of a message.
+// EISCONN, EINVAL, EEXIST or a second copy of a message. A window remains that
+// only the newer kernels close: a signal that wakes the thread just before the
+// answer is taken as delivered loses it without a sign. Then the call is made
+// twice. Nothing is let through by it.
 package supervise
 
 import (

@@ -29,6 +29,7 @@ type Supervisor struct {
 	own      *ownSet
 	pool     pool
 	lost     journal
+	turns    turns
 
 	closing chan struct{}
 	slots   chan struct{}
@@ -273,6 +274,7 @@ func gap(why string, err error) error {
 
 // handle never lets a call continue but on errContinue.
 func (s *Supervisor) handle(n sys.Notif) {
+	defer s.turns.take(n.PID)()
 	c := &call{s: s, n: n, tid: int(n.PID), pidfd: -1}
 	defer c.release()
 	h, ok := handlers[n.Nr]
@@ -288,6 +290,7 @@ func (s *Supervisor) handle(n sys.Notif) {
 	}
 	if a, ok := s.lost.take(n); ok {
 		s.stats.replayed.Add(1)
+		c.effect = true // this answer can be lost as well
 		c.answer(a.val, a.errno)
 		return
 	}
@@ -329,6 +332,36 @@ func errnoOf(err error) syscall.Errno {
 		return unix.EIO
 	}
 	return errno
+}
+
+// turns lets the calls of one thread through one after the other. A thread has
+// one call at a time; a second means that the first was interrupted, and its
+// result must be known before the same call is made again.
+type turns struct {
+	mu   sync.Mutex
+	last map[uint32]chan struct{}
+}
+
+func (t *turns) take(tid uint32) (done func()) {
+	mine := make(chan struct{})
+	t.mu.Lock()
+	if t.last == nil {
+		t.last = map[uint32]chan struct{}{}
+	}
+	before := t.last[tid]
+	t.last[tid] = mine
+	t.mu.Unlock()
+	if before != nil {
+		<-before
+	}
+	return func() {
+		t.mu.Lock()
+		if t.last[tid] == mine {
+			delete(t.last, tid)
+		}
+		t.mu.Unlock()
+		close(mine)
+	}
 }
 
 // journal keeps results whose answer found nobody. An interrupted thread makes

@@ -36,55 +36,45 @@ func i386(nr, a, b, c uint32) func([]string) (string, error) {
 	}
 }
 
-func pathPointer(s string) (uintptr, error) {
-	p, err := unix.BytePtrFromString(s)
-	return uintptr(unsafe.Pointer(p)), err
-}
-
 func creat(a []string) (string, error) {
-	p, err := pathPointer(a[0])
-	if err != nil {
-		return "", err
-	}
-	fd, _, errno := unix.Syscall(unix.SYS_CREAT, p, 0o644, 0)
-	return "", closing(int(fd), orNil(errno))
+	return "", closing(onPath(unix.SYS_CREAT, a[0], 0o644, 0))
 }
 
 func oldOpen(a []string) (string, error) {
-	p, err := pathPointer(a[0])
-	if err != nil {
-		return "", err
-	}
-	fd, _, errno := unix.Syscall(unix.SYS_OPEN, p, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
-	return "", closing(int(fd), orNil(errno))
+	return "", closing(onPath(unix.SYS_OPEN, a[0], unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o644))
 }
 
-func twoPaths(nr uintptr, a, b string) error {
-	p, err := pathPointer(a)
+func onPath(nr uintptr, path string, b, c uintptr) (int, error) {
+	p, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return -1, err
+	}
+	r, _, errno := unix.Syscall(nr, uintptr(unsafe.Pointer(p)), b, c)
+	return int(r), orNil(errno)
+}
+
+func onPaths(nr uintptr, a, b string) error {
+	p, err := unix.BytePtrFromString(a)
 	if err != nil {
 		return err
 	}
-	q, err := pathPointer(b)
+	q, err := unix.BytePtrFromString(b)
 	if err != nil {
 		return err
 	}
-	_, _, errno := unix.Syscall(nr, p, q, 0)
+	_, _, errno := unix.Syscall(nr, uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(q)), 0)
 	return orNil(errno)
 }
 
 // linkAsLibc and unlinkAsLibc use the calls that glibc uses here.
-func linkAsLibc(a, b string) error { return twoPaths(unix.SYS_LINK, a, b) }
+func linkAsLibc(a, b string) error { return onPaths(unix.SYS_LINK, a, b) }
 
 func unlinkAsLibc(a string) error {
-	p, err := pathPointer(a)
-	if err != nil {
-		return err
-	}
-	_, _, errno := unix.Syscall(unix.SYS_UNLINK, p, 0, 0)
-	return orNil(errno)
+	_, err := onPath(unix.SYS_UNLINK, a, 0, 0)
+	return err
 }
 
-func oldRename(a, b string) error { return twoPaths(unix.SYS_RENAME, a, b) }
+func oldRename(a, b string) error { return onPaths(unix.SYS_RENAME, a, b) }
 
 func modifyLDT([]string) (string, error) {
 	var buf [64]byte

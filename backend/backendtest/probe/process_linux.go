@@ -54,6 +54,7 @@ func init() {
 		"descriptor":       {1, descriptor},
 		"environment":      {1, environment},
 		"environ-equals":   {2, environEquals},
+		"create-in":        {1, createIn},
 	})
 }
 
@@ -392,4 +393,13 @@ func environEquals(a []string) (string, error) {
 		return v, fmt.Errorf("%s is %q, want %q", a[0], v, a[1])
 	}
 	return "", nil
+}
+
+// createIn makes a file in the directory that a variable names.
+func createIn(a []string) (string, error) {
+	dir := os.Getenv(a[0])
+	if dir == "" {
+		return "", unix.ENOENT
+	}
+	return opener(unix.O_WRONLY|unix.O_CREAT, true)([]string{dir + "/made-by-probe"})
 }

@@ -14,24 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Protocol and address family numbers that x/sys does not name, or not on
-// every architecture.
-const (
-	protoMPTCP   = 262
-	protoSCTP    = 132
-	protoUDPLite = 136
-	tcpFastopen  = 0x20000000 // MSG_FASTOPEN
-)
+// protoMPTCP is IPPROTO_MPTCP.
+const protoMPTCP = 262
 
 func init() {
 	register(map[string]op{
 		// IP. The operands are an address with its port and a token to send.
 		"tcp-connect":        {2, inetConnect(unix.SOCK_STREAM, 0)},
 		"mptcp-connect":      {2, inetConnect(unix.SOCK_STREAM, protoMPTCP)},
-		"sctp-connect":       {2, inetConnect(unix.SOCK_STREAM, protoSCTP)},
 		"udp-connect":        {2, inetConnect(unix.SOCK_DGRAM, 0)},
-		"udplite-connect":    {2, inetConnect(unix.SOCK_DGRAM, protoUDPLite)},
-		"tcp-fastopen":       {2, inetSend(unix.SOCK_STREAM, sendtoWith(tcpFastopen))},
+		"tcp-fastopen":       {2, inetSend(unix.SOCK_STREAM, sendtoWith(unix.MSG_FASTOPEN))},
 		"udp-sendto":         {2, inetSend(unix.SOCK_DGRAM, sendtoWith(0))},
 		"udp-sendmsg":        {2, inetSend(unix.SOCK_DGRAM, sendmsg)},
 		"udp-sendmmsg":       {2, inetSend(unix.SOCK_DGRAM, sendmmsg)},
@@ -88,19 +80,13 @@ func unixAddress(s string) address {
 	return append(append(a, s...), 0)
 }
 
-func (a address) args() (unsafe.Pointer, uintptr) {
-	return unsafe.Pointer(&a[0]), uintptr(len(a))
-}
-
 func connect(fd int, to address) error {
-	p, n := to.args()
-	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(p), n)
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&to[0])), uintptr(len(to)))
 	return orNil(errno)
 }
 
 func bind(fd int, at address) error {
-	p, n := at.args()
-	_, _, errno := unix.Syscall(unix.SYS_BIND, uintptr(fd), uintptr(p), n)
+	_, _, errno := unix.Syscall(unix.SYS_BIND, uintptr(fd), uintptr(unsafe.Pointer(&at[0])), uintptr(len(at)))
 	return orNil(errno)
 }
 
@@ -109,8 +95,8 @@ type send func(fd int, to address, text []byte) error
 
 func sendtoWith(flags uintptr) send {
 	return func(fd int, to address, text []byte) error {
-		p, n := to.args()
-		_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&text[0])), uintptr(len(text)), flags, uintptr(p), n)
+		_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&text[0])), uintptr(len(text)), flags,
+			uintptr(unsafe.Pointer(&to[0])), uintptr(len(to)))
 		return orNil(errno)
 	}
 }
