@@ -88,11 +88,32 @@ type Capability struct {
 	Fix    string `json:"fix,omitempty"`
 	// Facts are the host's facts that a plan depends on.
 	Facts any `json:"facts,omitempty"`
-	// Effects is what a workspace-write policy would get here.
+	// Effects is what a workspace-write policy without a network would get
+	// here; [Describe] fills it in.
 	Effects map[policy.Effect]State `json:"effects,omitempty"`
 	Dialect *dialect.Dialect        `json:"dialect,omitempty"`
 	// DenialsCover says which denials this backend can observe on this host.
 	DenialsCover []string `json:"denials_cover,omitempty"`
+}
+
+// Describe probes a backend and adds what it would enforce for the usual
+// policy: workspace-write without a network.
+func Describe(b Backend) Capability {
+	c := b.Probe()
+	if !c.Usable {
+		return c
+	}
+	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/workspace", Cwd: "/workspace"})
+	if err != nil {
+		return c
+	}
+	plan, err := b.Plan(p)
+	if err != nil {
+		c.Usable, c.Reason = false, err.Error()
+		return c
+	}
+	c.Effects = plan.Enforcement().Map()
+	return c
 }
 
 // RefusalError is a launch that was refused before anything ran.

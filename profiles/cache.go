@@ -49,6 +49,8 @@ func (r *resolver) cacheDir() (dir, why string) {
 	// there as root would get in its owner's way.
 	case int(n.uid) != r.req.UID:
 		return "", show(existing) + " belongs to another user"
+	case n.perm&0o002 != 0: // anybody could make the rest of the path first
+		return "", show(existing) + " is writable for everybody"
 	case may(existing, accessW|accessX) != nil:
 		return "", show(existing) + " is not writable"
 	case inSharedRoot(full) != "":

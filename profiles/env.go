@@ -60,6 +60,9 @@ func hazardOf(name string) string {
 		return ""
 	}
 	upper := strings.ToUpper(name)
+	if upper == "" {
+		return ""
+	}
 	for _, h := range hazards {
 		for _, pattern := range h.names {
 			if matchName(pattern, upper) {
@@ -73,6 +76,9 @@ func hazardOf(name string) string {
 // matchName matches a name against a pattern with "*" at its ends, or once
 // inside.
 func matchName(pattern, name string) bool {
+	if pattern[0] != '*' && pattern[0] != name[0] { // nearly always
+		return false
+	}
 	inner, head := strings.CutPrefix(pattern, "*")
 	inner, tail := strings.CutSuffix(inner, "*")
 	switch {
@@ -257,7 +263,7 @@ func (e *environment) drop() {
 	for _, rule := range e.r.project.env {
 		for _, pattern := range rule.drop {
 			for k := range e.vars {
-				if !matchName(pattern, k) || slices.Contains(essential, k) {
+				if pattern == "" || !matchName(pattern, k) || slices.Contains(essential, k) {
 					continue
 				}
 				if e.caller[k] {

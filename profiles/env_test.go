@@ -133,7 +133,12 @@ func TestCaches(t *testing.T) {
 		"no home":   func(w *world) { w.req.Home = "" },
 		"foreign":   func(w *world) { w.req.UID = 54321 },
 		"file":      func(w *world) { w.write("home/u/.cache", "") },
-		"system":    func(w *world) { w.env("XDG_CACHE_HOME=/etc/x") },
+		"shared": func(w *world) {
+			dir := w.mkdir("shared")
+			_ = os.Chmod(dir, 0o777)
+			w.env("XDG_CACHE_HOME=" + dir)
+		},
+		"system": func(w *world) { w.env("XDG_CACHE_HOME=/etc/x") },
 	}
 	for name, change := range private {
 		w := newWorld(t)

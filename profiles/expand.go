@@ -40,16 +40,23 @@ func (t *toolPath) search(name string) string {
 }
 
 // tree returns the directory that a program brings with it: the parent of the
-// bin, sbin, libexec or shims directory that holds the real file, else the
-// file's own directory.
+// bin, sbin, libexec or shims directory that holds the real file, if the parent
+// looks like an installation, else the file's own directory. A program in
+// ~/work/bin must not open all of ~/work.
 func (t *toolPath) tree(name string) string {
 	real := t.lookup(name)
 	if real == "" {
 		return ""
 	}
 	dir := path.Dir(real)
-	if slices.Contains([]string{"bin", "sbin", "libexec", "shims"}, path.Base(dir)) {
-		return path.Dir(dir)
+	parent, base := split(dir)
+	if !slices.Contains([]string{"bin", "sbin", "libexec", "shims"}, base) {
+		return dir
+	}
+	for _, mark := range []string{"lib", "lib64", "libexec", "pkg"} {
+		if t.v.lstat(join(parent, mark)).err == nil {
+			return parent
+		}
 	}
 	return dir
 }

@@ -26,15 +26,19 @@ func (r *resolver) noteGit() error {
 }
 
 // noteGitDir handles a linked worktree or a submodule, whose .git is a file
-// that says where the directory is.
+// that says where the directory is. Who wrote that file is not known, so a flag
+// is suggested only if the directory says that it belongs to this workspace.
 func (r *resolver) noteGitDir(file string) {
 	dir := r.pointer(file, "gitdir: ", r.spec.Workspace)
 	if dir == "" {
 		return
 	}
-	grant := dir
-	if common := r.pointer(join(dir, "commondir"), "", dir); common != "" {
-		grant = common
+	grant := r.worktreeOwner(dir)
+	if grant == "" && r.isSubmodule(dir) {
+		grant = dir
+	}
+	if grant == "" {
+		return
 	}
 	flag, want := "--writable ", policy.Read|policy.Write
 	if r.spec.Mode == policy.ReadOnly {
@@ -44,6 +48,52 @@ func (r *resolver) noteGitDir(file string) {
 		return
 	}
 	r.note(Info, "this git worktree keeps its data outside the workspace: for git to work, pass %s%s", flag, shellQuote(grant))
+}
+
+// worktreeOwner returns the repository of linked worktree dir; "" unless dir
+// lies in it and names this workspace.
+func (r *resolver) worktreeOwner(dir string) string {
+	common := r.pointer(join(dir, "commondir"), "", dir)
+	if common == "" || path.Dir(dir) != join(common, "worktrees") {
+		return ""
+	}
+	back, err := readRegular(join(dir, "gitdir"), syscall.O_NOFOLLOW)
+	if err != nil {
+		return ""
+	}
+	file := strings.TrimRight(string(back), "\r\n")
+	if path.Base(file) != ".git" || !r.isWorkspace(path.Dir(file), dir) {
+		return ""
+	}
+	return common
+}
+
+// isSubmodule tells whether dir is where a superproject keeps this workspace's
+// repository.
+func (r *resolver) isSubmodule(dir string) bool {
+	if !strings.Contains(dir, "/.git/modules/") {
+		return false
+	}
+	config, err := readRegular(join(dir, "config"), syscall.O_NOFOLLOW)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(config)) {
+		key, value, _ := strings.Cut(line, "=")
+		if strings.TrimSpace(key) == "worktree" {
+			return r.isWorkspace(strings.TrimSpace(value), dir)
+		}
+	}
+	return false
+}
+
+// isWorkspace tells whether p, relative to base, is the workspace.
+func (r *resolver) isWorkspace(p, base string) bool {
+	if !path.IsAbs(p) {
+		p = join(base, p)
+	}
+	real, _, err := r.v.eval(p)
+	return err == nil && real == r.spec.Workspace
 }
 
 // pointer reads a small file that names a directory, and resolves it.

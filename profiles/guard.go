@@ -241,7 +241,13 @@ func (g *guard) links() []string {
 	if g.real == "" {
 		return g.linked
 	}
-	for _, p := range g.credentialsOf(g.real) {
+	top, listed := g.v.list(g.real)
+	for i, p := range g.credentialsOf(g.real) {
+		if name, _, _ := strings.Cut(credentials[i], "/"); listed {
+			if _, there := top[name]; !there {
+				continue
+			}
+		}
 		if real, _, err := g.v.eval(p); err == nil && real != p && !slices.Contains(g.linked, real) {
 			g.linked = append(g.linked, real)
 		}
@@ -324,6 +330,9 @@ func (g *guard) tooWide(p string) string {
 	if p == "/" {
 		return "is the whole file system"
 	}
+	if why := inSharedRoot(p); why != "" {
+		return why
+	}
 	for _, h := range g.homes {
 		switch {
 		case p == h:
@@ -340,7 +349,7 @@ func (g *guard) tooWide(p string) string {
 	if g.cache != "" && policy.Within(p, g.cache) {
 		return "lies in the caches that sbx keeps, " + show(g.cache)
 	}
-	return inSharedRoot(p)
+	return ""
 }
 
 func inSharedRoot(p string) string {

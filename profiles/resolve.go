@@ -194,6 +194,9 @@ func (r *resolver) placeWorkspace() error {
 	if !n.isDir() {
 		return refuse("name the directory that holds it: --workspace "+shellQuote(path.Dir(real)), "%s %s is not a directory", flag, show(named))
 	}
+	if err := may(real, accessX); err != nil {
+		return &RefusalError{Msg: fmt.Sprintf("workspace %s cannot be read: %v", show(real), err), Hint: "see who may: ls -ld " + shellQuote(real), Err: err}
+	}
 	r.spec.Workspace = real
 	return nil
 }
@@ -293,7 +296,7 @@ func (r *resolver) checkWorkspace() error {
 }
 
 func (r *resolver) workspaceHint(w string) string {
-	if w == "/" || inSharedRoot(w) != "" || !policy.Within(w, r.home) {
+	if w != r.home && w != r.guard.real {
 		return "name a project's own directory: --workspace DIR"
 	}
 	dir := join(w, "work")
@@ -413,7 +416,7 @@ func (r *resolver) grantProfile(p *profile, exp *expander) error {
 		for _, expr := range rule.paths {
 			made := 0
 			for _, at := range exp.expand(expr) {
-				ok, err := r.grantRule(p, rule, at, source, trusted)
+				ok, err := r.grantRule(p, rule, expr, at, source, trusted)
 				if err != nil {
 					return err
 				}
@@ -445,7 +448,7 @@ func (r *resolver) weakenProfile(p *profile, grants []policy.Grant) {
 }
 
 // grantRule adds the grant of one path of a profile, if it is there.
-func (r *resolver) grantRule(p *profile, rule rule, at, source string, trusted bool) (bool, error) {
+func (r *resolver) grantRule(p *profile, rule rule, expr, at, source string, trusted bool) (bool, error) {
 	real, n, err := r.v.eval(at)
 	if err != nil {
 		r.noteOdd(p.name, at, err)
@@ -461,7 +464,11 @@ func (r *resolver) grantRule(p *profile, rule rule, at, source string, trusted b
 	}
 	if trusted {
 		if why := r.guard.refuses(real, n.isDir()); why != "" {
-			r.note(Warning, "preset %s: %s %s: skipped", show(p.name), show(real), why)
+			level := Warning
+			if strings.HasPrefix(expr, "$(bin:") { // a guess of ours: the PATH's grant remains
+				level = Info
+			}
+			r.note(level, "preset %s: %s %s: skipped", show(p.name), show(real), why)
 			return false, nil
 		}
 	} else if rule.access.Has(policy.Write) {
@@ -516,6 +523,7 @@ func (r *resolver) scanPath() {
 			continue
 		}
 		r.path.dirs = append(r.path.dirs, real)
+		r.v.listIfSmall(real) // every tool is looked for in each
 	}
 }
 
@@ -569,7 +577,7 @@ func (r *resolver) grantNamed() error {
 
 func (r *resolver) grantReadable(p string) error {
 	const flag = "--readable"
-	real, n, err := r.namedRoot(flag, p, accessR)
+	real, n, err := r.namedRoot(flag, p, accessR, nil)
 	if err != nil {
 		return err
 	}
@@ -585,12 +593,9 @@ func (r *resolver) grantReadable(p string) error {
 
 func (r *resolver) grantWritable(p string) error {
 	const flag = "--writable"
-	real, n, err := r.namedRoot(flag, p, accessW)
+	real, n, err := r.namedRoot(flag, p, accessW, r.guard.writableRefusal)
 	if err != nil {
 		return err
-	}
-	if why := r.guard.writableRefusal(real, n); why != "" {
-		return refuse("name a directory below it that the work needs: --writable DIR", "--writable %s %s", show(p), why)
 	}
 	access := policy.Read | policy.Write | policy.Exec
 	if n.isChar() {
@@ -614,14 +619,20 @@ func (r *resolver) addNamed(flag, real string, n node, access policy.Access, mea
 }
 
 // namedRoot resolves a path of a granting flag and refuses what is no file or
-// directory, or what this user could not touch anyway.
-func (r *resolver) namedRoot(flag, p string, bits uint32) (string, node, error) {
+// directory, what forbid names a reason for, and what this user could not
+// touch anyway.
+func (r *resolver) namedRoot(flag, p string, bits uint32, forbid func(string, node) string) (string, node, error) {
 	real, n, err := r.named(flag, p)
 	if err != nil {
 		return "", node{}, err
 	}
 	if n.kind == syscall.S_IFSOCK {
 		return "", node{}, refuse("name a file or directory; sockets are reached through the network and socket rules", "%s %s is a socket", flag, show(p))
+	}
+	if forbid != nil {
+		if why := forbid(real, n); why != "" {
+			return "", node{}, refuse("name a directory below it that the work needs: "+flag+" DIR", "%s %s %s", flag, show(p), why)
+		}
 	}
 	if err := may(real, bits); err != nil && !(n.isChar() && errors.Is(err, syscall.ENXIO)) {
 		return "", node{}, &RefusalError{Msg: fmt.Sprintf("%s %s is not accessible for you: %v", flag, show(p), err), Hint: "see who may: ls -ld " + shellQuote(real), Err: err}
@@ -720,8 +731,10 @@ func (r *resolver) readable(p string) bool {
 // collectDeny resolves what must stay unreachable.
 func (r *resolver) collectDeny() error {
 	if !r.confined() {
-		if r.project != nil && len(r.project.deny) > 0 {
-			r.note(Warning, "what %s denies is not denied in mode danger-full-access", show(r.project.file))
+		for _, p := range append(slices.Clone(r.chosen), r.project) {
+			if p != nil && len(p.deny) > 0 {
+				r.note(Warning, "what %s denies is not denied in mode danger-full-access", show(p.file))
+			}
 		}
 		return nil
 	}

@@ -434,6 +434,10 @@ func TestGitNotices(t *testing.T) {
 	common := w.mkdir("main/.git")
 	w.write("main/.git/worktrees/wt/commondir", "../..\n")
 	w.write("src/project/.git", "gitdir: "+common+"/worktrees/wt\n")
+	if _, notices := w.ok(); len(notices) > 0 {
+		t.Errorf("a repository that does not know this worktree is suggested: %v", notices)
+	}
+	w.write("main/.git/worktrees/wt/gitdir", w.ws+"/.git\n")
 	_, notices := w.ok()
 	if !hasNotice(notices, Info, "--writable "+common) {
 		t.Errorf("%v", notices)
@@ -444,6 +448,21 @@ func TestGitNotices(t *testing.T) {
 	}
 	w.req.Writable, w.req.Mode = nil, policy.ReadOnly
 	if _, notices = w.ok(); !hasNotice(notices, Info, "--readable "+common) {
+		t.Errorf("%v", notices)
+	}
+	w = newWorld(t)
+	w.write("super/.git/modules/m/config", "[core]\n\tworktree = ../../../../src/project\n")
+	w.write("src/project/.git", "gitdir: ../../super/.git/modules/m\n")
+	if _, notices = w.ok(); !hasNotice(notices, Info, "--writable "+w.root+"/super/.git/modules/m") {
+		t.Errorf("%v", notices)
+	}
+	// A forged pointer suggests nothing, wherever it leads.
+	w = newWorld(t)
+	victim := w.mkdir("victim")
+	w.write("src/project/g/commondir", victim)
+	w.write("src/project/g/gitdir", w.ws+"/.git")
+	w.write("src/project/.git", "gitdir: g\n")
+	if _, notices = w.ok(); len(notices) > 0 {
 		t.Errorf("%v", notices)
 	}
 	w = newWorld(t)

@@ -47,7 +47,7 @@ type resolved struct {
 type listing map[string]uint32
 
 func newView() *view {
-	return &view{nodes: make(map[string]node, 128), lists: map[string]listing{}, asked: map[string]int{}, dirs: map[string]resolved{}}
+	return &view{nodes: make(map[string]node, 200), lists: map[string]listing{}, asked: map[string]int{}, dirs: map[string]resolved{}}
 }
 
 // A directory is listed instead of asked about once more questions than this
@@ -83,6 +83,10 @@ func (v *view) consider(dir, p string) listing {
 	if v.asked[dir] != askLimit+1 || dir == "/dev" { // /dev: few answers, long list
 		return nil
 	}
+	return v.listIfSmall(dir)
+}
+
+func (v *view) listIfSmall(dir string) listing {
 	if d := v.full(dir); d.size <= 0 || d.size > smallList {
 		return nil
 	}
@@ -93,7 +97,7 @@ func (v *view) consider(dir, p string) listing {
 // node is what a listing alone can tell about a name.
 func (l listing) node(name string) (n node, ok bool) {
 	kind, found := l[name]
-	if !found {
+	if !found && len(name) <= 255 { // a longer name is another error
 		return node{err: syscall.ENOENT}, true
 	}
 	return node{kind: kind}, kind != 0 && kind != syscall.S_IFLNK

@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"os"
 	"slices"
 	"strings"
 
@@ -22,6 +23,8 @@ const (
 	pinned
 	// silent: whatever the call answers, nothing may have reached the host.
 	silent
+	// same: the answer is the one that it is outside the sandbox.
+	same
 )
 
 // Row is one attempt with what must come of it.
@@ -45,6 +48,14 @@ type Row struct {
 	// needs says what of the host or the user the control depends on: without
 	// it the row is skipped by name.
 	needs string
+	// readOnly are the errnos in read-only, where they differ.
+	readOnly []string
+	// writes: a pinned row that needs a writable workspace, so that read-only
+	// denies it.
+	writes bool
+	// byUser: a pinned gap for ordinary users only. The kernel shields root's
+	// processes, which have capabilities, from a root worker, which has none.
+	byUser bool
 	// traceless: the control leaves no trace in the row's own directory.
 	traceless bool
 }
@@ -65,6 +76,10 @@ func gap(catalogue int, e policy.Effect, name, op, errnos string) Row {
 	return Row{Name: name, Catalogue: catalogue, Effect: e, Op: op, want: pinned, errnos: strings.Split(errnos, "|")}
 }
 
+func alike(catalogue int, e policy.Effect, name, op string) Row {
+	return Row{Name: name, Catalogue: catalogue, Effect: e, Op: op, want: same}
+}
+
 func (r Row) naturally(errnos string) Row {
 	r.natural = strings.Split(errnos, "|")
 	return r
@@ -80,12 +95,43 @@ func (r Row) elsewhere() Row {
 	return r
 }
 
+func (r Row) inReadOnly(errnos string) Row {
+	r.readOnly = strings.Split(errnos, "|")
+	return r
+}
+
+func (r Row) writing() Row {
+	r.writes = true
+	return r
+}
+
+func (r Row) ordinary() Row {
+	r.byUser = true
+	return r
+}
+
 // Gap tells whether the row pins a named gap.
 func (r Row) Gap() bool { return r.want == pinned }
 
 // deniedIn tells whether the attempt must be refused in a mode.
 func (r Row) deniedIn(m policy.Mode) bool {
-	return r.want == denied || r.want == workspace && m == policy.ReadOnly
+	switch r.want {
+	case denied:
+		return true
+	case workspace:
+		return m == policy.ReadOnly
+	case pinned:
+		return r.writes && m == policy.ReadOnly || r.byUser && os.Geteuid() == 0
+	}
+	return false
+}
+
+// errnosIn are those that a denial may have in a mode.
+func (r Row) errnosIn(m policy.Mode) []string {
+	if m == policy.ReadOnly && r.readOnly != nil {
+		return r.readOnly
+	}
+	return r.errnos
 }
 
 // slug is the row's name as a file name and as a token on the wire.

@@ -8,7 +8,9 @@ import "sandboxd/policy"
 // writeRows attempt to change what lies outside the workspace.
 func writeRows() []Row {
 	w := func(catalogue int, name, op string) Row { return deny(catalogue, policy.FSWrite, name, op, "EACCES") }
-	x := func(catalogue int, name, op string) Row { return deny(catalogue, policy.FSWrite, name, op, "EXDEV") }
+	x := func(catalogue int, name, op string) Row {
+		return deny(catalogue, policy.FSWrite, name, op, "EXDEV").inReadOnly("EACCES")
+	}
 	cut := func(catalogue int, name, op string) Row {
 		return deny(catalogue, policy.FSTruncate, name, op, "EACCES")
 	}
@@ -69,7 +71,7 @@ func writeRows() []Row {
 		deny(5, policy.FSWrite, "hard link out of the workspace", "link {mine}/file {there}/new", "EACCES|EXDEV"),
 		x(5, "write through a new hard link", "link-overwrite {there}/victim {mine}/new"),
 		w(5, "hard link within outside", "link {there}/victim {there}/new"),
-		gap(5, policy.FSHardlink, "write through a hard link that existed", "overwrite {mine}/hard", "EACCES"),
+		gap(5, policy.FSHardlink, "write through a hard link that existed", "overwrite {mine}/hard", "EACCES").writing(),
 
 		w(6, "overwrite through a symlink", "overwrite {mine}/link"),
 		w(6, "overwrite through a chain of symlinks", "overwrite {mine}/chain"),
@@ -156,7 +158,7 @@ func readRows() []Row {
 		r(18, "reopen a handle for reading", "read-reopen /proc/self/fd {there}/secret"),
 		r(18, "reopen a handle for reading by /dev/fd", "read-reopen /dev/fd {there}/secret"),
 		r(18, "read through a symlink", "read {mine}/secretlink"),
-		deny(18, policy.FSRead, "read through a new hard link", "link-read {there}/secret {mine}/new", "EXDEV"),
+		deny(18, policy.FSRead, "read through a new hard link", "link-read {there}/secret {mine}/new", "EXDEV").inReadOnly("EACCES"),
 		deny(18, policy.FSRead, "move a secret into the workspace", "rename {there}/secret {mine}/new", "EACCES"),
 		r(8, "read in a directory with the workspace's prefix", "read {ws}-evil/secret"),
 		deny(18, policy.FSRead, "read by file handle", "open-handle2 {there}/secret", "EPERM").needing("CAP_DAC_READ_SEARCH"),
@@ -170,16 +172,16 @@ func readRows() []Row {
 		deny(19, policy.ProcTrace, "environment of a host process", "read /proc/{host}/environ", "EACCES").needing(strangers),
 		deny(19, policy.ProcTrace, "memory of a host process", "readable /proc/{host}/mem", "EACCES").needing(strangers),
 		deny(19, policy.ProcTrace, "maps of a host process", "readable /proc/{host}/maps", "EACCES").needing(strangers),
-		deny(19, policy.ProcTrace, "descriptors of a host process", "readdir /proc/{host}/fd", "EACCES").needing(strangers),
+		deny(19, policy.ProcTrace, "target of a host process' descriptor", "readlink /proc/{host}/fd/{hostfd}", "EACCES").needing(strangers),
 		deny(19, policy.ProcTrace, "a descriptor of a host process", "read /proc/{host}/fd/{hostfd}", "EACCES").needing(strangers),
 		deny(19, policy.ProcTrace, "cwd of a host process", "readlink /proc/{host}/cwd", "EACCES").needing(strangers),
 		deny(19, policy.ProcTrace, "root of a host process", "readlink /proc/{host}/root", "EACCES").needing(strangers),
 		deny(19, policy.ProcTrace, "environment of the launcher", "read /proc/{launcher}/environ", "EACCES").needing(strangers),
 		deny(19, policy.ProcTrace, "memory of the launcher", "readable /proc/{launcher}/mem", "EACCES").needing(strangers),
 		deny(19, policy.ProcTrace, "maps of the launcher", "readable /proc/{launcher}/maps", "EACCES").needing(strangers),
-		deny(19, policy.ProcTrace, "descriptors of the launcher", "readdir /proc/{launcher}/fd", "EACCES").needing(strangers),
 		deny(19, policy.ProcTrace, "cwd of the launcher", "readlink /proc/{launcher}/cwd", "EACCES").needing(strangers),
 		deny(19, policy.ProcTrace, "root of the launcher", "readlink /proc/{launcher}/root", "EACCES").needing(strangers),
+		gap(19, policy.ProcSee, "descriptor numbers of a host process", "readdir /proc/{host}/fd", "ENOENT"),
 		gap(19, policy.ProcSee, "command line of a host process", "read /proc/{host}/cmdline", "ENOENT"),
 		gap(19, policy.ProcSee, "status of a host process", "read /proc/{host}/status", "ENOENT"),
 	}

@@ -118,7 +118,7 @@ type berth struct {
 }
 
 // Start launches one worker. The steps have the numbers of
-// docs/launch-order.md; 6, 7 and 13 to 15 are in package launch.
+// docs/launch-order.md; 5, 6 and 12 to 16 are in package launch.
 func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 	stdio := [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}
 	// 1: descriptors are named by the caller and must not smuggle.
@@ -171,7 +171,7 @@ func (pr *prepared) berthFor(extra []fdRule) (*berth, error) {
 	return pr.newBerth(nil)
 }
 
-// newBerth carries out steps 2 to 12.
+// newBerth carries out steps 2 to 11.
 func (pr *prepared) newBerth(extra []fdRule) (*berth, error) {
 	var s *slot
 	if len(extra) == 0 {
@@ -222,7 +222,7 @@ var rootDir = []byte("/\x00")
 // confine turns the locked thread into the worker's. Order is the security
 // here; after editing run `make test-mutation` as root and as another user.
 func (pr *prepared) confine(s *slot, listener chan<- int, ready <-chan error) error {
-	// 8: identity and capabilities go first, while they may still be changed.
+	// 7: identity and capabilities go first, while they may still be changed.
 	if u := pr.plan.user; u != nil {
 		if err := sys.SetIDs(u.UID, u.GID, u.Groups); err != nil {
 			return &backend.SetupError{Step: "identity", Err: err}
@@ -231,20 +231,20 @@ func (pr *prepared) confine(s *slot, listener chan<- int, ready <-chan error) er
 	if err := sys.DropCapabilities(); err != nil {
 		return &backend.SetupError{Step: "capabilities", Err: err}
 	}
-	// 9: no_new_privs: without it and without CAP_SYS_ADMIN neither Landlock
+	// 8: no_new_privs: without it and without CAP_SYS_ADMIN neither Landlock
 	// nor seccomp may be applied, and a set-user-ID program would regain what
-	// step 8 gave up.
+	// step 7 gave up.
 	if err := sys.SetNoNewPrivs(); err != nil {
 		return &backend.SetupError{Step: "no_new_privs", Err: err}
 	}
-	// 10: Landlock before seccomp, as the filter may refuse what this needs.
+	// 9: Landlock before seccomp, as the filter may refuse what this needs.
 	if err := s.restrict(pr.plan.RestrictFlags); err != nil {
 		return &backend.SetupError{Step: "landlock", Err: err}
 	}
 	if !pr.plan.grantsRoot() && !sys.DeniesOpen(rootDir) {
 		return &backend.SetupError{Step: "landlock", Err: errors.New("the domain was accepted, but \"/\" can still be listed")}
 	}
-	// 11: seccomp last. The listener's descriptor is close-on-exec.
+	// 10: seccomp last. The listener's descriptor is close-on-exec.
 	fd, err := sys.InstallFilter(pr.filter, pr.plan.Supervise)
 	if err != nil {
 		return &backend.SetupError{Step: "seccomp", Err: err}
@@ -252,7 +252,7 @@ func (pr *prepared) confine(s *slot, listener chan<- int, ready <-chan error) er
 	if !sys.FilterActive() {
 		return &backend.SetupError{Step: "seccomp", Err: errors.New("the filter was accepted, but is not in force")}
 	}
-	// 12: the supervisor answers before the worker can ask.
+	// 11: the supervisor answers before the worker can ask.
 	if pr.plan.Supervise {
 		listener <- fd
 		if err := <-ready; err != nil {
@@ -305,6 +305,7 @@ func (w *worker) Signal(sig os.Signal) error { return w.proc.Signal(sig) }
 
 func (w *worker) Wait() backend.Result {
 	outcome, survivors := w.proc.Wait()
+	// 17: nobody is left who could ask; then the private directories go.
 	w.stopSupervisor()
 	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors)}
 	r.Denials, r.DenialsLost = w.denials.list()

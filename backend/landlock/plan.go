@@ -164,8 +164,12 @@ func rightsOf(g policy.Grant) uint64 {
 			rights |= m.rights
 		}
 	}
-	if g.Kind == policy.File {
+	switch {
+	case g.Kind == policy.File:
 		rights &= rightsFile
+	case g.Access.Has(policy.Ioctl):
+		// A tree of devices (/dev/pts): its nodes are used, none is made.
+		rights &= rightsFile | ll.AccessFSReadDir
 	}
 	return rights
 }

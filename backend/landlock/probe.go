@@ -93,13 +93,6 @@ func (b *Backend) Probe() backend.Capability {
 	if b.facts.Notify {
 		c.DenialsCover = append(c.DenialsCover, "calls that the supervisor answered: unix sockets, shared memory (observed)")
 	}
-	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/workspace"})
-	if err != nil {
-		return c
-	}
-	if plan, err := Compile(p, b.facts); err == nil {
-		c.Effects = plan.Enforcement().Map()
-	}
 	return c
 }
 

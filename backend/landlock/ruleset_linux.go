@@ -19,13 +19,11 @@ const rightsTerminal = ll.AccessFSIoctlDev
 // makeRuleset builds the kernel object: each granted path is opened once, by a
 // name that must hold no symbolic link, and the rule is bound to that handle.
 func (s *slot) makeRuleset(p *Plan, extra []fdRule) error {
-	attr := ll.RulesetAttr{HandledAccessFS: p.HandledFS, HandledAccessNet: p.HandledNet, Scoped: p.Scoped}
-	fd, err := ll.LandlockCreateRuleset(&attr, 0)
+	fd, err := sys.CreateRuleset(sys.RulesetAttr{HandledFS: p.HandledFS, HandledNet: p.HandledNet, Scoped: p.Scoped}, p.AttrSize)
 	if err != nil {
-		return fmt.Errorf("creating the ruleset: %w", err)
+		return err
 	}
 	s.ruleset = fd
-	unix.CloseOnExec(fd)
 	for _, r := range p.Rules {
 		if err := addPath(fd, r); err != nil {
 			return err
@@ -48,19 +46,19 @@ func (s *slot) makeRuleset(p *Plan, extra []fdRule) error {
 }
 
 func addPath(ruleset int, r Rule) error {
-	f, err := sys.OpenReal(string(r.Path))
+	handle, err := sys.OpenRealFD(string(r.Path))
 	if err != nil {
 		return fmt.Errorf("granting a path: %w", err)
 	}
-	defer f.Close()
+	defer unix.Close(handle)
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	if err := unix.Fstat(handle, &st); err != nil {
 		return fmt.Errorf("granting %q: %w", r.Path, err)
 	}
 	if isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR; isDir != (r.Kind == policy.Tree) {
 		return fmt.Errorf("granting %q: it is no longer a %s", r.Path, r.Kind)
 	}
-	if err := addRule(ruleset, int(f.Fd()), r.Rights); err != nil {
+	if err := addRule(ruleset, handle, r.Rights); err != nil {
 		return fmt.Errorf("granting %q: %w", r.Path, err)
 	}
 	return nil

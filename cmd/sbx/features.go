@@ -41,7 +41,7 @@ func newFeatures(stdout io.Writer) *cobra.Command {
 				UID: os.Geteuid(), Effects: policy.Effects(), Promise: policy.Promise().List(),
 			}
 			for _, k := range known {
-				f.Backends = append(f.Backends, k.make().Probe())
+				f.Backends = append(f.Backends, backend.Describe(k.make()))
 			}
 			if asJSON {
 				return encode(stdout, f)

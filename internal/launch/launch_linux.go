@@ -88,7 +88,7 @@ func (t *Thread) Close() { close(t.closed) }
 
 // run is the launch thread.
 func (t *Thread) run(confine func() error, ready chan<- error) {
-	// 6: from here on this thread serves this worker only.
+	// 5: from here on this thread serves this worker only.
 	runtime.LockOSThread()
 	err := prepareThread(confine)
 	ready <- err
@@ -108,11 +108,11 @@ func (t *Thread) run(confine func() error, ready chan<- error) {
 }
 
 func prepareThread(confine func() error) error {
-	// 7: the thread's own cwd and umask, which the child inherits.
+	// 6: the thread's own cwd and umask, which the child inherits.
 	if err := sys.UnshareFS(); err != nil {
 		return &backend.SetupError{Step: "cwd", Err: err}
 	}
-	// 8 to 12 are the backend's.
+	// 7 to 11 are the backend's.
 	if confine == nil {
 		return nil
 	}
@@ -134,7 +134,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 			err = &backend.SetupError{Step: "subreaper", Err: err}
 		}
 	}
-	// 13: nothing but the three named descriptors may pass exec.
+	// 12: nothing but the three named descriptors may pass exec.
 	if err == nil {
 		if err = sys.CloseOnExecFrom(3); err != nil {
 			err = &backend.SetupError{Step: "descriptors", Err: err}
@@ -183,12 +183,12 @@ func (r Request) procAttr() (*syscall.ProcAttr, error) {
 }
 
 func (p *Process) spawn(r Request, attr *syscall.ProcAttr) error {
-	// 14: entered by handle, so that a directory swapped after its check
+	// 13: entered by handle, so that a directory swapped after its check
 	// changes nothing.
 	if err := sys.Fchdir(r.Dir); err != nil {
 		return &backend.SetupError{Step: "cwd", Err: err, Hint: "the directory must exist and be searchable by you"}
 	}
-	// 15: fork and execve. The only calls in the child are those of package
+	// 14: fork and execve. The only calls in the child are those of package
 	// syscall for PR_SET_PDEATHSIG, getppid, dup3 and execve, so an errno here
 	// is execve's.
 	pid, err := syscall.ForkExec(r.Path, r.Argv, attr)
@@ -208,6 +208,7 @@ func (p *Process) spawn(r Request, attr *syscall.ProcAttr) error {
 
 // wait blocks this thread in waitid(2) until the child has ended.
 func (p *Process) wait() {
+	// 15: by pidfd, so that the pid cannot be another process' by now.
 	idType, id := unix.P_PID, p.pid
 	if p.pidfd >= 0 {
 		idType, id = unix.P_PIDFD, p.pidfd
@@ -259,6 +260,7 @@ func (p *Process) Signal(sig os.Signal) error {
 // rest of its tree has been ended too. It returns what could not be ended.
 func (p *Process) Wait() (backend.Outcome, []int) {
 	<-p.done
+	// 16: the rest of the tree.
 	var survivors []int
 	if p.ownTree {
 		survivors = endOrphans()

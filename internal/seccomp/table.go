@@ -36,6 +36,8 @@ const (
 	oCreat           = 0o100
 	oExcl            = 0o200
 	oCloexec         = 0o2000000
+	oNonblock        = 0o4000
+	oPath            = 0o10000000
 	oTrunc           = 0o1000
 	atFDCWD          = 0xffff_ff9c // -100 as a 32-bit word
 	cloneNamespaces  = 0x7e02_0000 // NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
@@ -50,6 +52,14 @@ func oNofollow(goarch string) uint64 {
 		return 0o100000
 	}
 	return 0o400000
+}
+
+// oDirectory is O_DIRECTORY, whose bit differs too.
+func oDirectory(goarch string) uint64 {
+	if goarch == "arm64" {
+		return 0o40000
+	}
+	return 0o200000
 }
 
 // action is what the filter does with a call.
@@ -449,7 +459,14 @@ func openRows(call string, arg uint8, goarch string, v Variant) []row {
 	plain(nofollow|oCreat|oExcl|oAccMode, oCreat|oExcl|1)
 	plain(nofollow|oCreat|oExcl|oAccMode, oCreat|oExcl|3)
 	plain(nofollow|oCreat|oExcl|oAccMode|oCloexec, oCreat|oExcl|2|oCloexec)
-	plain(nofollow|oCreat|oAccMode, nofollow)
+	// shm_open for reading: O_RDONLY|O_NOFOLLOW|O_CLOEXEC, and none of the bits
+	// with which programs open directories, handles or what may be a FIFO.
+	read := nofollow | oCreat | oAccMode
+	dir := oDirectory(goarch)
+	plain(read|oCloexec, nofollow)
+	plain(read|oCloexec|dir, nofollow|oCloexec|dir)
+	plain(read|oCloexec|dir|oPath, nofollow|oCloexec|oPath)
+	plain(read|oCloexec|dir|oPath|oNonblock, nofollow|oCloexec|oNonblock)
 	if v.Truncate {
 		plain(nofollow|oAccMode, oTrunc|1)
 		plain(nofollow|oAccMode, oTrunc|2)

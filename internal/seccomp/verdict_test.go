@@ -392,18 +392,18 @@ func prctlCalls(v Variant) []try {
 // openCalls tries all combinations of the bits that decide, with every other
 // bit clear and set. O_CREAT and O_TRUNC are the same on both architectures.
 func openCalls(goarch string, v Variant) []try {
-	nofollow := uint64(0x20000)
+	nofollow, directory := uint64(0x20000), uint64(0x10000)
 	if goarch == "arm64" {
-		nofollow = 0x8000
+		nofollow, directory = 0x8000, 0x4000
 	}
-	const creat, excl, trunc, cloexec = 0x40, 0x80, 0x200, 0x80000
-	decide := nofollow | creat | excl | trunc | cloexec | 3
+	const creat, excl, trunc, cloexec, nonblock, path = 0x40, 0x80, 0x200, 0x80000, 0x800, 0x200000
+	decide := nofollow | directory | creat | excl | trunc | cloexec | nonblock | path | 3
 	noise := []uint64{0, high, highAll, 0xffffffff &^ decide, ^decide}
 	var all []try
-	for bits := range uint64(128) {
+	for bits := range uint64(1024) {
 		acc := bits & 3
 		var f uint64
-		for i, b := range []uint64{nofollow, creat, trunc, excl, cloexec} {
+		for i, b := range []uint64{nofollow, creat, trunc, excl, cloexec, directory, nonblock, path} {
 			if bits>>(2+i)&1 != 0 {
 				f |= b
 			}
@@ -413,6 +413,8 @@ func openCalls(goarch string, v Variant) []try {
 		if v.Truncate && f&trunc != 0 {
 			sem = false // sem_open does not truncate
 		}
+		// As libc opens shared memory for reading.
+		sem = sem || f&(nofollow|creat|cloexec|directory|nonblock|path) == nofollow|cloexec && acc == 0
 		want := openVerdict(v, acc, f&nofollow != 0, f&creat != 0, f&trunc != 0, sem)
 		for _, n := range noise {
 			all = append(all,

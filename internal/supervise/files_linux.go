@@ -89,7 +89,7 @@ func (c *call) unlink(addr uint64) (int64, error) {
 	if err := c.shmReady(name); err != nil {
 		return 0, err
 	}
-	err = c.asWorker(func() error { return unix.Unlinkat(c.s.shm, name, 0) })
+	err = c.asWorkerNow(func() error { return unix.Unlinkat(c.s.shm, name, 0) })
 	c.effect = err == nil
 	return 0, err
 }
@@ -113,7 +113,7 @@ func (c *call) link(from, to uint64) (int64, error) {
 	if err := c.shmReady(name); err != nil {
 		return 0, err
 	}
-	err = c.asWorker(func() error { return unix.Linkat(c.s.shm, old, c.s.shm, name, 0) })
+	err = c.asWorkerNow(func() error { return unix.Linkat(c.s.shm, old, c.s.shm, name, 0) })
 	c.effect = err == nil
 	return 0, err
 }

@@ -13,7 +13,8 @@ import (
 // goWorker is a Go program under supervision: its runtime sends itself SIGURG,
 // and package net reads addresses back.
 func goWorker() {
-	l, err := net.Listen("unix", "go.sock")
+	name := os.Getenv("SUPERVISE_GO_WORKER")
+	l, err := net.Listen("unix", name)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -44,7 +45,7 @@ func goWorker() {
 	for range 8 {
 		wg.Go(func() {
 			for range 25 {
-				c, err := net.Dial("unix", "go.sock")
+				c, err := net.Dial("unix", name)
 				if err != nil {
 					failed <- err
 					return
@@ -65,7 +66,7 @@ func goWorker() {
 		fmt.Println(err)
 	}
 	l.Close()
-	_, err = os.Stat("go.sock")
+	_, err = os.Stat(name)
 	fmt.Println("done", os.IsNotExist(err))
 }
 
@@ -79,7 +80,7 @@ func TestGoWorker(t *testing.T) {
 				t.Fatal(err)
 			}
 			cmd := w.command(exe)
-			cmd.Env = append(cmd.Env, "SUPERVISE_GO_WORKER=1")
+			cmd.Env = append(cmd.Env, "SUPERVISE_GO_WORKER=go.sock")
 			want(t, "go worker", strings.TrimSpace(w.finish(cmd)), "done true")
 			t.Logf("%+v", w.s.Stats())
 		})

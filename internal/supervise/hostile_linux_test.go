@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -88,8 +89,15 @@ print('ok' if n > 20 else n)
 
 // Directories are swapped with links to the outside while sockets are bound.
 func TestSwappedDirectoriesBindNothingOutside(t *testing.T) {
+	for _, without := range []bool{false, true} {
+		t.Run(fmt.Sprintf("without Landlock %v", without), func(t *testing.T) { swappedDirectories(t, without) })
+	}
+}
+
+func swappedDirectories(t *testing.T, without bool) {
 	eachMode(t, func(t *testing.T, m mode) {
 		w := newWorld(t, m)
+		w.cfg.noLandlock, w.cfg.Truncate = without, !without
 		got := w.run(`
 os.mkdir('d'); os.symlink(HOST, 'e')
 def swap():
@@ -103,6 +111,49 @@ print('ok')
 `)
 		want(t, "race", got, "ok")
 		want(t, "made outside", list(t, w.host), "")
+	})
+}
+
+// Without Landlock, and in another root, a socket is bound by its bare name in
+// the judged directory.
+func TestBareNames(t *testing.T) {
+	eachMode(t, func(t *testing.T, m mode) {
+		w := newWorld(t, m)
+		w.cfg.noLandlock, w.cfg.Truncate = true, false
+		got := w.run(`
+os.mkdir('d'); l = sock(); l.bind(WORK+'/d/s'); l.listen(9)
+print(l.getsockname(), t(sock().connect, 'd/s'), t(sock().bind, HOST+'/s'), os.getcwd() == WORK)
+`)
+		want(t, "bare names", got, "s ok EACCES True")
+	})
+}
+
+func TestForeignRoot(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	eachMode(t, func(t *testing.T, m mode) {
+		w := newWorld(t, m)
+		exe, err := os.ReadFile("/proc/self/exe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(exe[:4096], []byte("/ld-linux")) {
+			t.Skip("needs a static test binary")
+		}
+		if err := os.WriteFile(w.work+"/worker", exe, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, address := range []string{"go.sock", "/go.sock"} {
+			w := &world{t: t, m: m, work: w.work, host: w.host, shm: w.shm, cfg: w.cfg}
+			cmd := w.command("/worker")
+			cmd.Dir, cmd.SysProcAttr.Chroot = "/", w.work
+			cmd.Env = append(cmd.Env, "SUPERVISE_GO_WORKER="+address)
+			want(t, "in another root", w.finish(cmd), "done true")
+			if n := w.s.Stats(); n.Denied+n.Gaps != 0 {
+				t.Errorf("%+v", n)
+			}
+		}
 	})
 }
 
@@ -409,7 +460,7 @@ func TestStartErrors(t *testing.T) {
 
 func BenchmarkCalls(b *testing.B) {
 	cases := []struct{ name, script string }{
-		{"connect", "c = sock(); F = c.connect; a = ('s',)\ndef F():\n    c = sock(); c.connect('s'); c.close()"},
+		{"connect", "def F():\n    c = sock(); c.connect('s'); c.close()"},
 		{"bare-socket", "def F():\n    c = sock(); c.close()"},
 		{"unlink-continue", "def F(): libc.unlink(b'none')"},
 		{"sendmsg", "x, y = socket.socketpair()\ndef F(): x.sendmsg([b'x' * 100]); y.recv(200)"},
@@ -426,7 +477,7 @@ if os.environ.get('BENCH') == 'connect': threading.Thread(target=acc, daemon=Tru
 ` + c.script + `
 N = 2000; a = time.perf_counter()
 for _ in range(N): F()
-print((time.perf_counter() - a) / N * 1e9)
+print((time.perf_counter() - a) / N * 1e9, flush=True)
 os._exit(0)
 `
 			b.Run(strings.ReplaceAll(m.name, " ", "-")+"/"+c.name, func(b *testing.B) {

@@ -276,7 +276,7 @@ func (s *sender) copy(data []byte, vectors []vector, off uint64) error {
 // own call would.
 func (s *sender) one(data, control []byte, flags int) (n int, err error) {
 	for {
-		err = s.c.asWorker(func() error {
+		err = s.c.asWorkerNow(func() error {
 			var name []byte
 			if s.to != nil {
 				if err := s.to.open(s.c.s); err != nil {

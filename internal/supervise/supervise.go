@@ -18,7 +18,8 @@
 // arguments that are really used. The supervisor does not restrict these calls,
 // it only offers /dev/shm/NAME instead of a refusal.
 //
-// Calls that touch names or sockets run on deputies: OS threads with the
+// Calls that touch names or sockets run on deputies (but for sends, and links in
+// Shm, where the launcher has the worker's credentials itself): OS threads with the
 // worker's effective ids and groups, its umask, no capabilities, no_new_privs,
 // and a Landlock domain that lets them make sockets and write only beneath
 // WritableRoots and Shm. A raced path in bind is therefore judged by the kernel.
@@ -106,6 +107,8 @@ type Config struct {
 	// OnEvent is told of denials and gaps. It is called from several goroutines
 	// while the worker waits, so it must be quick. It may be nil.
 	OnEvent func(Event)
+
+	noLandlock bool // tests: as on a kernel without it
 }
 
 // Event is one refused call, or one that could not be judged.

@@ -26,6 +26,7 @@ type Supervisor struct {
 	netns    fileID
 	pid      int
 	ruid     int
+	same     bool // the launcher's threads have the worker's credentials
 	own      *ownSet
 	pool     pool
 	lost     journal
@@ -63,6 +64,7 @@ func Start(listenerFD int, cfg Config) (*Supervisor, error) {
 		return nil, fmt.Errorf("seccomp supervisor: %w", err)
 	}
 	s.pool.enter = sys.DeputyCreds{UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups, DropCaps: cfg.DropCaps, Ruleset: s.ruleset}
+	s.same = sys.DeputySame(s.pool.enter)
 	go s.serve()
 	return s, nil
 }
@@ -98,6 +100,9 @@ func (s *Supervisor) open() error {
 			s.missing(path, "allowed socket", err)
 		}
 	}
+	if s.cfg.noLandlock {
+		return nil
+	}
 	s.ruleset, err = s.roots.ruleset(s.shm)
 	switch {
 	case err == nil:
@@ -116,32 +121,33 @@ func (s *Supervisor) missing(path, what string, err error) {
 	s.emit(Event{Op: "start", Path: path, Errno: errnoOf(err), Gap: what + " cannot be opened"})
 }
 
-// serve is the loop. There is one reader, so a listener that polls readable has
-// a notification to give, or none any more (ENOENT): RECV does not block.
+// serve takes one notification and handles it, on the thread that the kernel
+// woke, while another goroutine takes its place: handing the call over instead
+// would cost each call a second wake-up.
 func (s *Supervisor) serve() {
-	defer close(s.loop)
-	fds := []unix.PollFd{{Fd: int32(s.listener), Events: unix.POLLIN}, {Fd: int32(s.wake), Events: unix.POLLIN}}
-	for {
-		select {
-		case s.slots <- struct{}{}:
-		case <-s.closing:
-			return
-		}
-		n, ok := s.next(fds)
-		if !ok {
-			return
-		}
-		s.stats.calls.Add(1)
-		s.calls.Add(1)
-		go func() {
-			defer s.calls.Done()
-			defer func() { <-s.slots }()
-			s.handle(n)
-		}()
+	select {
+	case s.slots <- struct{}{}:
+	case <-s.closing:
+		close(s.loop)
+		return
 	}
+	defer func() { <-s.slots }()
+	n, ok := s.next()
+	if !ok {
+		close(s.loop)
+		return
+	}
+	s.stats.calls.Add(1)
+	s.calls.Add(1)
+	defer s.calls.Done()
+	go s.serve()
+	s.handle(n)
 }
 
-func (s *Supervisor) next(fds []unix.PollFd) (sys.Notif, bool) {
+// next waits for a notification. There is one reader, so a listener that polls
+// readable has one to give, or none any more (ENOENT): RECV does not block.
+func (s *Supervisor) next() (sys.Notif, bool) {
+	fds := []unix.PollFd{{Fd: int32(s.listener), Events: unix.POLLIN}, {Fd: int32(s.wake), Events: unix.POLLIN}}
 	for {
 		if _, err := unix.Poll(fds, -1); err != nil {
 			if err == unix.EINTR {

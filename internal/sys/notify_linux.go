@@ -322,6 +322,23 @@ func DeputyEnter(c DeputyCreds) error {
 	return nil
 }
 
+// DeputySame tells whether the calling thread has the deputy's credentials
+// already, so that a call without a path, a umask or a wait needs no deputy.
+func DeputySame(c DeputyCreds) bool {
+	groups, err := unix.Getgroups()
+	if err != nil || !deputySameSet(groups, c.Groups) ||
+		unix.Getuid() != c.UID || unix.Geteuid() != c.UID || unix.Getgid() != c.GID || unix.Getegid() != c.GID {
+		return false
+	}
+	if !c.DropCaps {
+		return true
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	err = unix.Capget(&hdr, &have[0])
+	return err == nil && have[0].Effective|have[1].Effective == 0
+}
+
 const deputyKeepID = ^uintptr(0)
 
 func deputyIDs(c DeputyCreds) error {

@@ -40,10 +40,10 @@ func CloseOnExecFrom(first int) error {
 	return nil
 }
 
-// OpenReal opens path, which holds no symbolic link, as a handle (O_PATH).
+// OpenRealFD opens path, which holds no symbolic link, as a handle (O_PATH).
 // A link that appears in it since it was resolved is ELOOP (openat2(2),
 // RESOLVE_NO_SYMLINKS), never followed.
-func OpenReal(path string) (*os.File, error) {
+func OpenRealFD(path string) (int, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	for {
 		fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
@@ -51,10 +51,19 @@ func OpenReal(path string) (*os.File, error) {
 			continue
 		}
 		if err != nil {
-			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+			return -1, &os.PathError{Op: "open", Path: path, Err: err}
 		}
-		return os.NewFile(uintptr(fd), path), nil
+		return fd, nil
 	}
+}
+
+// OpenReal is [OpenRealFD] as a file.
+func OpenReal(path string) (*os.File, error) {
+	fd, err := OpenRealFD(path)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // BecomeSubreaper makes orphaned descendants children of this process
