@@ -164,7 +164,8 @@ func (e *expander) glob(p string) []string {
 	}
 	var out []string
 	names, _ := e.v.list(dir)
-	for name := range names {
+	for i := range names {
+		name := names[i].name
 		if ok, err := path.Match(path.Base(p), name); ok && err == nil {
 			out = append(out, join(dir, name))
 		}

@@ -244,7 +244,7 @@ func (g *guard) links() []string {
 	top, listed := g.v.list(g.real)
 	for i, p := range g.credentialsOf(g.real) {
 		if name, _, _ := strings.Cut(credentials[i], "/"); listed {
-			if _, there := top[name]; !there {
+			if _, there := top.find(name); !there {
 				continue
 			}
 		}

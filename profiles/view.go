@@ -38,16 +38,31 @@ type view struct {
 
 // resolved is the answer to one question for a directory.
 type resolved struct {
-	real string
-	node node
-	err  error
+	real  string
+	isDir bool
+	err   error
 }
 
-// listing maps the names in a directory to their kinds; 0 is not known.
-type listing map[string]uint32
+// listing holds the names in a directory, in no order. The lists are short and
+// rarely asked: a map would cost more to make than it saves.
+type listing []entry
+
+type entry struct {
+	name string
+	kind uint32 // as in node; 0 is not known
+}
+
+func (l listing) find(name string) (kind uint32, found bool) {
+	for i := range l {
+		if l[i].name == name {
+			return l[i].kind, true
+		}
+	}
+	return 0, false
+}
 
 func newView() *view {
-	return &view{nodes: make(map[string]node, 200), lists: map[string]listing{}, asked: map[string]int{}, dirs: map[string]resolved{}}
+	return &view{nodes: make(map[string]node, 150), lists: map[string]listing{}, asked: map[string]int{}, dirs: map[string]resolved{}}
 }
 
 // A directory is listed instead of asked about once more questions than this
@@ -96,7 +111,7 @@ func (v *view) listIfSmall(dir string) listing {
 
 // node is what a listing alone can tell about a name.
 func (l listing) node(name string) (n node, ok bool) {
-	kind, found := l[name]
+	kind, found := l.find(name)
 	if !found && len(name) <= 255 { // a longer name is another error
 		return node{err: syscall.ENOENT}, true
 	}
@@ -187,7 +202,9 @@ func (v *view) eval(p string) (string, node, error) {
 	// Most questions are about names in a few directories.
 	d, ok := v.dirs[dir]
 	if !ok {
-		d.real, d.node, d.err = v.evalWhole(dir)
+		var n node
+		d.real, n, d.err = v.evalWhole(dir)
+		d.isDir = n.isDir()
 		v.dirs[dir] = d
 	}
 	if d.err != nil {
@@ -198,7 +215,7 @@ func (v *view) eval(p string) (string, node, error) {
 		at = join(d.real, name)
 	}
 	switch n := v.lstat(at); {
-	case !d.node.isDir():
+	case !d.isDir:
 		return "", node{}, &oddPath{at, syscall.ENOTDIR}
 	case n.err != nil:
 		return "", node{}, &oddPath{at, n.err}

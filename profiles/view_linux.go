@@ -15,7 +15,7 @@ func readListing(dir string) (listing, error) {
 		return nil, err
 	}
 	defer syscall.Close(fd)
-	l := make(listing, 64)
+	l := listing{}
 	var buf [8 << 10]byte
 	for {
 		n, err := syscall.Getdents(fd, buf[:])
@@ -28,7 +28,7 @@ func readListing(dir string) (listing, error) {
 		if n <= 0 {
 			return l, nil
 		}
-		l.add(buf[:n])
+		l = l.add(buf[:n])
 	}
 }
 
@@ -49,12 +49,15 @@ const (
 )
 
 // add takes over the entries of one buffer.
-func (l listing) add(buf []byte) {
+func (l listing) add(buf []byte) listing {
+	if len(l) == 0 {
+		l = make(listing, 0, len(buf)/28) // most entries are 24 or 32 bytes long
+	}
 	all := string(buf) // one allocation for all names
 	for at := 0; at+direntName < len(buf); {
 		size := int(binary.NativeEndian.Uint16(buf[at+direntLen:]))
 		if size < direntName || at+size > len(buf) {
-			return
+			return l
 		}
 		name := all[at+direntName : at+size]
 		if end := strings.IndexByte(name, 0); end >= 0 {
@@ -62,8 +65,9 @@ func (l listing) add(buf []byte) {
 		}
 		if name != "." && name != ".." {
 			// DT_* are the type bits of st_mode, shifted.
-			l[name] = uint32(buf[at+direntType]) << 12
+			l = append(l, entry{name, uint32(buf[at+direntType]) << 12})
 		}
 		at += size
 	}
+	return l
 }

@@ -13,9 +13,9 @@ func readListing(dir string) (listing, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := make(listing, len(entries))
+	l := make(listing, 0, len(entries))
 	for _, e := range entries {
-		l[e.Name()] = kinds[e.Type()]
+		l = append(l, entry{e.Name(), kinds[e.Type()]})
 	}
 	return l, nil
 }

@@ -47,6 +47,7 @@ func newFixture(t testing.TB, rows []Row) *fixture {
 	}
 	f := &fixture{root: root, ear: &ear{}, secret: "secret-" + random(), vars: map[string]string{}, before: map[string]snapshot{}}
 	f.Workspace, f.Probe = filepath.Join(root, "ws"), filepath.Join(root, "bin", "probe")
+	f.Readable = filepath.Join(root, "data")
 	t.Cleanup(f.ear.Close)
 	for _, step := range []struct {
 		what string
@@ -82,7 +83,7 @@ func (f *fixture) path(elem ...string) string {
 }
 
 func (f *fixture) makeFiles(t testing.TB) error {
-	for _, dir := range []string{"ws", "ws-evil", "outside", "host", "bin"} {
+	for _, dir := range []string{"ws", "ws-evil", "outside", "host", "bin", "data"} {
 		if err := os.Mkdir(f.path(dir), 0o755); err != nil {
 			return err
 		}
@@ -96,9 +97,12 @@ func (f *fixture) makeFiles(t testing.TB) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(f.path("outside", "program"), program, 0o755); err != nil {
-		return err
+	for _, dir := range []string{"outside", "data"} {
+		if err := os.WriteFile(f.path(dir, "program"), program, 0o755); err != nil {
+			return err
+		}
 	}
+	f.vars["data"] = f.Readable
 	f.vars["root"], f.vars["ws"], f.vars["out"] = f.root, f.Workspace, f.path("outside")
 	f.vars["oddname"], f.vars["given"] = oddName, given
 	f.vars["unique"] = "sbxtest-" + random()

@@ -14,6 +14,8 @@ type Place struct {
 	Workspace string
 	// Probe is the probe's own path, in a directory of its own.
 	Probe string
+	// Readable is a directory that may be read only; empty for none.
+	Readable string
 }
 
 // given is a variable that the policy gives, with what shells would split.
@@ -33,6 +35,9 @@ func Policy(mode policy.Mode, at Place) (policy.Policy, error) {
 	grants = append(grants,
 		policy.Grant{Path: policy.Raw(filepath.Dir(at.Probe)), Kind: policy.Tree, Access: policy.Read | policy.Exec, Reason: "the probe", Source: "test"},
 		policy.Grant{Path: policy.Raw(at.Workspace), Kind: policy.Tree, Access: access, Reason: "the workspace", Source: "test"})
+	if at.Readable != "" {
+		grants = append(grants, policy.Grant{Path: policy.Raw(at.Readable), Kind: policy.Tree, Access: policy.Read, Reason: "data", Source: "test"})
+	}
 	return policy.New(policy.Spec{
 		Mode: mode, Net: policy.NetNone, Workspace: at.Workspace, Cwd: at.Workspace, Grants: grants,
 		Env:     []string{"PATH=/usr/bin:/bin", "HOME=" + at.Workspace, "LANG=C.UTF-8", "SBX_TEST_GIVEN=" + given},

@@ -130,6 +130,9 @@ func workspaceRows() []Row {
 		work(5, "old link in the workspace", "old-link {mine}/file {mine}/new", "EACCES"),
 		work(6, "reopen a handle in the workspace", "reopen-overwrite /proc/self/fd {mine}/file", "EACCES"),
 		work(7, "create an odd name in the workspace", "create {mine}/{oddname}", "EACCES"),
+		allow(18, policy.FSRead, "read what may be read", "readable {data}/program"),
+		deny(1, policy.FSWrite, "overwrite what may only be read", "append {data}/program", "EACCES").elsewhere(),
+		deny(2, policy.FSTruncate, "read-only O_TRUNC of what may only be read", "readonly-truncate {data}/program", "EACCES").elsewhere(),
 		allow(18, policy.FSRead, "read in the workspace", "read {mine}/file"),
 		allow(18, policy.FSRead, "list the workspace", "readdir {mine}"),
 		allow(18, policy.FSRead, "read a system file", "read /etc/passwd"),
@@ -166,6 +169,8 @@ func readRows() []Row {
 		gap(5, policy.FSHardlink, "read through a hard link that existed", "read {mine}/hard", "EACCES"),
 
 		deny(18, policy.FSExec, "run a program outside", "exec {out}/program", "EACCES"),
+		deny(18, policy.FSExec, "run a program that may only be read", "exec {data}/program", "EACCES"),
+		deny(18, policy.FSExec, "run a program that may only be read by handle", "execveat {data}/program", "EACCES"),
 		deny(18, policy.FSExec, "run a program outside by handle", "execveat {out}/program", "EACCES"),
 		deny(18, policy.FSExec, "run a program outside through a symlink", "exec {mine}/programlink", "EACCES"),
 

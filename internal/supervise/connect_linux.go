@@ -277,6 +277,7 @@ func (c *call) bindPath(sock socket, addr []byte, path string) error {
 	if c.s.ruleset < 0 || at.foreign {
 		from, words = parent, unixSockaddr(name)
 	}
+	since := coarseNow()
 	err = c.asWorker(func() error {
 		unix.Umask(st.umask)
 		if from != unix.AT_FDCWD {
@@ -291,7 +292,7 @@ func (c *call) bindPath(sock socket, addr []byte, path string) error {
 		return err
 	}
 	c.effect = true
-	if err := c.s.own.identify(sock.fd, parent, name); err != nil {
+	if err := c.s.own.identify(sock.fd, parent, name, since); err != nil {
 		c.s.emit(Event{Op: c.op, Path: path, Errno: errnoOf(err), PID: c.tid,
 			Gap: "the bound socket cannot be identified, so it will not be reachable: " + err.Error()})
 	}

@@ -255,8 +255,10 @@ func parseDiag(b []byte, ino uint32) (binding, error) {
 // The path is no witness: between the bind and a look at it the worker can
 // rename a host's socket onto it. The socket is one. With CAP_NET_ADMIN it
 // gives the handle; without, sock_diag gives the inode's number, and the file
-// behind the path is taken only if it has this number, on the same mount.
-func (o *ownSet) identify(sock, parent int, name string) error {
+// behind the path is taken only if it has this number, on the same mount. A
+// kernel without either (unix_diag is a module, and may be missing) leaves the
+// file's birth: see [ownSet.identifyByBirth].
+func (o *ownSet) identify(sock, parent int, name string, since unix.Timespec) error {
 	if fd, err := sys.NotifUnixFile(sock); err == nil {
 		return o.add(fd)
 	}
@@ -266,7 +268,7 @@ func (o *ownSet) identify(sock, parent int, name string) error {
 	}
 	b, err := o.bound(st.Ino)
 	if err != nil {
-		return fmt.Errorf("sock_diag: %w", err)
+		return o.identifyByBirth(parent, name, since)
 	}
 	if !b.file {
 		return fmt.Errorf("sock_diag tells no file: %w", unix.ENOENT)
@@ -284,6 +286,44 @@ func (o *ownSet) identify(sock, parent int, name string) error {
 		return err
 	}
 	return o.add(fd)
+}
+
+// identifyByBirth takes the socket behind the path if it was made since the
+// bind began: a host's socket that the worker renamed onto the name is older.
+// What is left is a host's socket that was made beneath the worker's writable
+// roots within the same tick (4 ms at most) and renamed in time. Birth times
+// cannot be set (statx(2), STATX_BTIME); a file system without them is refused.
+func (o *ownSet) identifyByBirth(parent int, name string, since unix.Timespec) error {
+	fd, err := unix.Openat(parent, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	const mask = unix.STATX_TYPE | unix.STATX_BTIME
+	var st unix.Statx_t
+	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, mask, &st)
+	switch {
+	case err != nil:
+	case st.Mask&mask != mask:
+		err = fmt.Errorf("neither sock_diag nor the file's birth time is to be had: %w", unix.ENOTSUP)
+	case st.Mode&unix.S_IFMT != unix.S_IFSOCK || bornBefore(st.Btime, since):
+		err = fmt.Errorf("another file has taken the name: %w", unix.ESTALE)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	return o.add(fd)
+}
+
+func bornBefore(birth unix.StatxTimestamp, t unix.Timespec) bool {
+	return birth.Sec < t.Sec || birth.Sec == t.Sec && int64(birth.Nsec) < t.Nsec
+}
+
+// coarseNow is the clock that file systems stamp files with.
+func coarseNow() unix.Timespec {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &t) // cannot fail for this clock
+	return t
 }
 
 func sameInode(fd, parent int, want uint32) (bool, error) {

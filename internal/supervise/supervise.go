@@ -38,7 +38,8 @@
 //     than the launcher's, the name alone decides.
 //   - bind by path makes a socket only beneath WritableRoots. Which inode it made
 //     is asked from the socket (SIOCUNIXFILE, or sock_diag without privilege),
-//     never from the path, onto which the worker could have renamed a host's.
+//     not from the path, onto which the worker could have renamed a host's. Where
+//     neither can be asked, the file behind the path must be younger than the bind.
 //   - Unreadable memory (a non-dumpable worker with an ordinary user's launcher,
 //     yama) is EACCES and an Event with a Gap, never CONTINUE, but for /dev/shm.
 //

@@ -1,0 +1,3 @@
+pub fn same(n: u32) -> u32 {
+    n
+}

@@ -1,0 +1,3 @@
+make -s -j4
+./app | grep -q 'total 10'
+make -s clean
