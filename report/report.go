@@ -147,6 +147,9 @@ func WriteEffects(w io.Writer, effects map[policy.Effect]backend.State) {
 		switch s := effects[e]; s.Status {
 		case backend.Enforced:
 			held = append(held, e.String())
+			if len(s.Gaps) > 0 {
+				fmt.Fprintf(w, "  %-16s enforced, but: %s\n", e, strings.Join(s.Gaps, "; "))
+			}
 		case backend.Partial, backend.Unenforced:
 			fmt.Fprintf(w, "  %-16s %s: %s\n", e, s.Status, strings.Join(s.Gaps, "; "))
 		}

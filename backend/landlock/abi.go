@@ -79,14 +79,9 @@ func attrSize(abi int) int {
 	return 8
 }
 
-// The errata bits of LANDLOCK_CREATE_RULESET_ERRATA that matter here
-// (security/landlock/errata/ in the kernel tree).
-const (
-	// erratumTCP (1, ABI 4): only TCP sockets are matched by TCP rules.
-	erratumTCP = 1 << 0
-	// erratumSignal (2, ABI 6): threads of one process may signal each other.
-	erratumSignal = 1 << 1
-	// erratumDisconnected (3, ABI 1): directories disconnected from a bind
-	// mount keep the rules of their mount.
-	erratumDisconnected = 1 << 2
-)
+// erratumDisconnected is bit 3 of the errata mask (ABI 1): where it is not
+// fixed, a directory that is moved out of its bind mount can gain rights by a
+// rename. Errata 1 (TCP rules match TCP only) and 2 (threads of one process may
+// signal each other) change nothing here: the filter refuses the sockets, and a
+// worker's threads share one domain.
+const erratumDisconnected = 1 << 2

@@ -17,6 +17,7 @@ const (
 	gapSee        = "pids and command lines of other processes can be read in /proc"
 	gapSignal     = "before Landlock ABI 6, processes of the same user outside can be signalled"
 	gapTerminals  = "other terminals of the same user can be opened through /dev/pts"
+	gapErratum    = "this kernel does not say that Landlock erratum 3 is fixed: a directory moved out of a bind mount may gain rights by a rename"
 	gapTruncate   = "before Landlock ABI 3, files outside the grants can be truncated"
 	gapUnix       = "before Landlock ABI 9 and without a seccomp notification listener, sockets of the host can be connected to"
 	gapAbstract   = "before Landlock ABI 6 and without a seccomp notification listener, abstract sockets of the host can be connected to"
@@ -39,8 +40,8 @@ func unenforced(gap string) backend.State {
 // states computes what the plan enforces, effect by effect.
 func (p *Plan) states() map[policy.Effect]backend.State {
 	states := map[policy.Effect]backend.State{
-		policy.FSRead:          enforced("landlock"),
-		policy.FSWrite:         enforced("landlock"),
+		policy.FSRead:          p.stateFiles(),
+		policy.FSWrite:         p.stateFiles(),
 		policy.FSExec:          p.stateExec(),
 		policy.FSTruncate:      p.stateTruncate(),
 		policy.FSMetadata:      unenforced(gapMetadata),
@@ -87,6 +88,16 @@ func (p *Plan) netBy(abi int) []string {
 		return []string{"seccomp", "landlock"}
 	}
 	return []string{"seccomp"}
+}
+
+// stateFiles: the erratum needs a bind mount inside a writable grant, which a
+// worker cannot make. It is named, and takes nothing from the status.
+func (p *Plan) stateFiles() backend.State {
+	s := enforced("landlock")
+	if p.Facts.Errata&erratumDisconnected == 0 {
+		s.Gaps = []string{gapErratum}
+	}
+	return s
 }
 
 func (p *Plan) stateExec() backend.State {

@@ -27,9 +27,10 @@ var floors = map[string]int{
 	"internal/launch":    2,
 	"internal/supervise": 2,
 
-	"backend/landlock":          3,
-	"backend/backendtest":       2,
-	"backend/backendtest/probe": 0,
+	"backend/landlock":            3,
+	"backend/backendtest":         2,
+	"backend/backendtest/attempt": 1,
+	"backend/backendtest/probe":   2,
 
 	"internal/run":     4,
 	"internal/canary":  4,
@@ -45,7 +46,8 @@ var floors = map[string]int{
 var standardOnly = []string{"policy", "dialect"}
 
 // rawOnly may use package unsafe; every raw system call goes through them.
-var rawOnly = map[string]bool{"internal/sys": true, "backend/backendtest/probe": true}
+// The probe's attempts are raw on purpose: nothing may fall back silently.
+var rawOnly = map[string]bool{"internal/sys": true, "backend/backendtest": true, "backend/backendtest/attempt": true, "backend/backendtest/probe": true}
 
 // forbidden names what must not be linked into sbx, with the reason.
 var forbidden = map[string]string{

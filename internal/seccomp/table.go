@@ -455,7 +455,7 @@ func openRows(call string, arg uint8, goarch string, v Variant) []row {
 	}
 	plain(nofollow|oCreat, 0)
 	plain(nofollow|oCreat|oExcl, oCreat)
-	plain(nofollow|oCreat|oExcl|oAccMode, oCreat|oExcl|0)
+	plain(nofollow|oCreat|oExcl|oAccMode, oCreat|oExcl)
 	plain(nofollow|oCreat|oExcl|oAccMode, oCreat|oExcl|1)
 	plain(nofollow|oCreat|oExcl|oAccMode, oCreat|oExcl|3)
 	plain(nofollow|oCreat|oExcl|oAccMode|oCloexec, oCreat|oExcl|2|oCloexec)

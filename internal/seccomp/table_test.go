@@ -106,7 +106,8 @@ func noise(r *rand.Rand) [6]uint64 {
 		case 1:
 			args[i] = r.Uint64()
 		case 2:
-			args[i] = 1<<r.IntN(64) | 1<<r.IntN(64)
+			a, b := r.IntN(64), r.IntN(64)
+			args[i] = 1<<a | 1<<b
 		}
 	}
 	return args
