@@ -39,8 +39,8 @@ type prepared struct {
 	closed   bool
 }
 
-// Prepare loads the filter and makes the first ruleset, so that a path that
-// vanished since the policy was resolved is refused before anything runs.
+// Prepare loads the filter and makes the directories of the caches. Each launch
+// makes or reuses its own ruleset; see docs/launch-order.md.
 func (p *Plan) Prepare() (backend.Prepared, error) {
 	insns, err := seccomp.Load(p.Facts.Arch, p.Filter)
 	if err != nil {
@@ -55,11 +55,6 @@ func (p *Plan) Prepare() (backend.Prepared, error) {
 			return nil, &backend.SetupError{Step: "cache", Err: err, Hint: "use --cache private to keep caches in the worker's own temporary directory"}
 		}
 	}
-	s, err := pr.newSlot(nil)
-	if err != nil {
-		return nil, err
-	}
-	pr.idle = append(pr.idle, s)
 	return pr, nil
 }
 
@@ -171,20 +166,19 @@ func (pr *prepared) berthFor(extra []fdRule) (*berth, error) {
 	return pr.newBerth(nil)
 }
 
-// newBerth carries out steps 2 to 11.
+// newBerth carries out steps 2 to 11. The thread starts beside the work on the
+// slot and waits for it before step 9.
 func (pr *prepared) newBerth(extra []fdRule) (*berth, error) {
-	var s *slot
-	if len(extra) == 0 {
-		s = pr.take()
-	}
-	if s == nil {
-		var err error
-		if s, err = pr.newSlot(extra); err != nil {
-			return nil, err
+	b := &berth{denials: newDenialLog(pr.plan.policy)}
+	slots := make(chan *slot, 1)
+	var slotErr error
+	go func() {
+		defer close(slots)
+		var s *slot
+		if s, slotErr = pr.slotFor(extra); slotErr == nil {
+			slots <- s
 		}
-	}
-	s.shared = len(extra) == 0
-	b := &berth{slot: s, denials: newDenialLog(pr.plan.policy)}
+	}()
 	listener, ready := make(chan int), make(chan error)
 	if pr.plan.Supervise {
 		go func() {
@@ -194,13 +188,43 @@ func (pr *prepared) newBerth(extra []fdRule) (*berth, error) {
 		}()
 	}
 	var err error
-	b.thread, err = launch.NewThread(func() error { return pr.confine(s, listener, ready) })
+	b.thread, err = launch.NewThread(func() error {
+		if err := pr.dropPrivileges(); err != nil {
+			return err
+		}
+		s, ok := <-slots
+		if !ok {
+			return slotErr
+		}
+		b.slot = s
+		return pr.confine(s, listener, ready)
+	})
 	close(listener)
-	if err != nil {
-		b.stopSupervisor()
-		return nil, errors.Join(err, s.discard())
+	if err == nil {
+		return b, nil
 	}
-	return b, nil
+	b.stopSupervisor()
+	if b.slot == nil { // the thread stopped before it took its slot
+		b.slot = <-slots
+	}
+	if b.slot != nil {
+		err = errors.Join(err, b.slot.discard())
+	}
+	return nil, err
+}
+
+// slotFor reuses a slot, or makes one.
+func (pr *prepared) slotFor(extra []fdRule) (s *slot, err error) {
+	if len(extra) == 0 {
+		s = pr.take()
+	}
+	if s == nil {
+		if s, err = pr.newSlot(extra); err != nil {
+			return nil, err
+		}
+	}
+	s.shared = len(extra) == 0
+	return s, nil
 }
 
 // discard frees a berth that served no launch.
@@ -219,9 +243,10 @@ func (b *berth) stopSupervisor() {
 // rootDir is the canary: no plan grants listing "/" unless a grant names it.
 var rootDir = []byte("/\x00")
 
-// confine turns the locked thread into the worker's. Order is the security
-// here; after editing run `make test-mutation` as root and as another user.
-func (pr *prepared) confine(s *slot, listener chan<- int, ready <-chan error) error {
+// dropPrivileges is the first half of turning the locked thread into the
+// worker's. Order is the security here and in confine; after editing run
+// `make test-mutation` as root and as another user.
+func (pr *prepared) dropPrivileges() error {
 	// 7: identity and capabilities go first, while they may still be changed.
 	if u := pr.plan.user; u != nil {
 		if err := sys.SetIDs(u.UID, u.GID, u.Groups); err != nil {
@@ -237,6 +262,11 @@ func (pr *prepared) confine(s *slot, listener chan<- int, ready <-chan error) er
 	if err := sys.SetNoNewPrivs(); err != nil {
 		return &backend.SetupError{Step: "no_new_privs", Err: err}
 	}
+	return nil
+}
+
+// confine is the second half: from its first call on this thread is confined.
+func (pr *prepared) confine(s *slot, listener chan<- int, ready <-chan error) error {
 	// 9: Landlock before seccomp, as the filter may refuse what this needs.
 	if err := s.restrict(pr.plan.RestrictFlags); err != nil {
 		return &backend.SetupError{Step: "landlock", Err: err}

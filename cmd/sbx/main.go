@@ -27,7 +27,7 @@ func main() {
 
 // realMain is main without the process: it returns the exit status.
 func realMain(args []string, stdout, stderr io.Writer) int {
-	root := newRoot(stdout, stderr)
+	root := newRoot(stdout, stderr, len(args) > 0 && args[0] == "run")
 	root.SetArgs(args)
 	err := root.ExecuteContext(context.Background())
 	if err == nil {
@@ -74,7 +74,8 @@ func printableLine(s string) string {
 	return s
 }
 
-func newRoot(stdout, stderr io.Writer) *cobra.Command {
+// newRoot builds the commands. A launch, which is to be quick, needs but one.
+func newRoot(stdout, stderr io.Writer, runOnly bool) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sbx",
 		Short: "Run untrusted commands confined by the kernel, and tell what was enforced",
@@ -96,7 +97,12 @@ the command ended, and what was denied.
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return refuse(fmt.Sprintf("see `%s --help`", c.CommandPath()), "%v", err)
 	})
-	root.AddCommand(newRun(stdout, stderr), newFeatures(stdout), newDoctor(stdout), newProfile(stdout, stderr), newCanary(stdout))
+	root.AddCommand(newRun(stdout, stderr))
+	if runOnly {
+		root.CompletionOptions.DisableDefaultCmd = true
+		return root
+	}
+	root.AddCommand(newFeatures(stdout), newDoctor(stdout), newProfile(stdout, stderr), newCanary(stdout))
 	return root
 }
 

@@ -132,7 +132,10 @@ func profileResolve(stdout, stderr io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use: "resolve [NAME|FILE...]", Short: "Show the policy that the profiles yield here, with the flags of `sbx run`",
 		ValidArgsFunction: profileNames,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := flagsFromEnvironment(c); err != nil {
+				return err
+			}
 			f.profiles = append(f.profiles, args...)
 			p, err := f.resolveTelling(stderr)
 			if err != nil {
@@ -157,7 +160,10 @@ func profileDiff(stdout, stderr io.Writer) *cobra.Command {
 		Use: "diff A B", Short: "Show what profile B grants or takes away against A, on this host",
 		Long: "Resolve both profiles with the same flags and show the difference. The name \"-\" stands for no profile.",
 		Args: cobra.ExactArgs(2), ValidArgsFunction: profileNames,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := flagsFromEnvironment(c); err != nil {
+				return err
+			}
 			var specs [2]policy.Spec
 			base := f.profiles
 			for i, name := range args {

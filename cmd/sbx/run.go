@@ -162,6 +162,9 @@ Flags that let the command do more (--writable, --readable, --net host,
 --allow-gap, --env of an injection variable, --mode danger-full-access) appear
 as such in the report.
 
+A flag that is not given takes its value from the variable SBX_ and its name,
+as in SBX_MODE or SBX_ALLOW_GAP.
+
 Exit status: the command's own; 128+n when signal n ended it; 125 when sbx
 refused or could not set it up (nothing ran); 126 when it cannot be executed;
 127 when it was not found. sbx's own lines on stderr begin with "sbx: ".`,
@@ -170,7 +173,12 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
   sbx run --report report.json -- npm test
   sbx run --require fs.protected -- ./untrusted.sh
   sbx run --dry-run -- true`,
-		RunE: func(c *cobra.Command, args []string) error { return f.run(args) },
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := flagsFromEnvironment(c); err != nil {
+				return err
+			}
+			return f.run(args)
+		},
 	}
 	f.register(c)
 	fs := c.Flags()

@@ -261,3 +261,15 @@ func export(f *libseccomp.ScmpFilter) ([]byte, error) {
 	}
 	return os.ReadFile(file.Name())
 }
+
+// newNumbers gives amd64's numbers of the calls whose names libseccomp 2.5.4
+// does not know. It compiles such numbers only for the machine that it runs on,
+// which is why the generator wants an amd64 machine and why arm64 has to do
+// without these calls.
+var newNumbers = map[string]int{
+	"uretprobe": 335, "uprobe": 336,
+	"lsm_get_self_attr": 459, "lsm_set_self_attr": 460, "lsm_list_modules": 461,
+	"mseal":      462,
+	"setxattrat": 463, "getxattrat": 464, "listxattrat": 465, "removexattrat": 466,
+	"open_tree_attr": 467, "file_getattr": 468, "rseq_slice_yield": 471,
+}
