@@ -98,7 +98,7 @@ func (b *bench) dir(name string) string {
 func (b *bench) policy(ws string) (policy.Policy, error) {
 	home, _ := os.UserHomeDir()
 	spec, _, err := profiles.Resolve(profiles.Request{
-		Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: ws, Cwd: ws, Dir: ws, Cache: profiles.CachePrivate,
+		Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: ws, Cwd: ws, Dir: ws,
 		HostEnv: os.Environ(), UID: os.Geteuid(), GID: os.Getegid(), Home: home, NoProjectProfile: true,
 	})
 	if err != nil {

@@ -41,7 +41,17 @@ type fixture struct {
 
 func newFixture(t testing.TB, rows []Row) *fixture {
 	t.Helper()
-	root, err := filepath.EvalSymlinks(t.TempDir())
+	// Not t.TempDir: with the test's name in it, sockets' paths are too long.
+	base, err := os.MkdirTemp("", "sbt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(base); err != nil {
+			t.Errorf("removing the fixture: %v", err)
+		}
+	})
+	root, err := filepath.EvalSymlinks(base)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,8 +98,10 @@ func (f *fixture) makeFiles(t testing.TB) error {
 			return err
 		}
 	}
-	for _, file := range []string{f.path("ws-evil", "secret"), f.path("host", "held")} {
-		if err := os.WriteFile(file, []byte(f.secret), 0o600); err != nil {
+	for file, text := range map[string]string{
+		f.path("ws-evil", "secret"): f.secret, f.path("host", "held"): f.secret, f.path("data", "file"): "original\n",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return err
 		}
 	}

@@ -19,6 +19,8 @@ func judge(r Row, mode policy.Mode, control, inside *side) (failure, skip string
 		return "it has no result", ""
 	}
 	switch {
+	case got.OK && unenforced(r.Effect, inside) && (r.deniedIn(mode) || r.want == silent):
+		return "", ownedUp(r.Effect)
 	case r.want == silent:
 		return judgeSilent(inside), ""
 	case r.want == same:
@@ -48,6 +50,16 @@ func judgeSilent(inside *side) string {
 		return fmt.Sprintf("the host process got %v", inside.signals)
 	}
 	return ""
+}
+
+// unenforced tells whether the report owns up to an effect: nothing refuses it
+// here.
+func unenforced(e policy.Effect, inside *side) bool {
+	return e != none && inside.enforcement.State(e).Status == backend.Unenforced
+}
+
+func ownedUp(e policy.Effect) string {
+	return "the report says that " + e.String() + " is not enforced here"
 }
 
 // judgeSame: a program must not notice that somebody judges its call.
@@ -138,7 +150,7 @@ func overall(mode policy.Mode, rows []Row, control, inside *side) []Verdict {
 	}
 	var all []Verdict
 	failure := ""
-	if heard := inside.fixture.ear.all(); len(heard) > 0 {
+	if heard := unexpected(rows, inside); len(heard) > 0 {
 		failure = fmt.Sprintf("they heard %q", heard)
 	}
 	all = append(all, verdict("the host's listeners hear nothing", none, failure))
@@ -146,15 +158,30 @@ func overall(mode policy.Mode, rows []Row, control, inside *side) []Verdict {
 	if len(control.signals) == 0 {
 		failure = "it means nothing: outside the sandbox none arrives either"
 	}
-	all = append(all, verdict("no signal reaches the host process", policy.ProcSignal, failure))
+	signals := verdict("no signal reaches the host process", policy.ProcSignal, failure)
+	if unenforced(policy.ProcSignal, inside) {
+		signals.Failure, signals.Skip = "", ownedUp(policy.ProcSignal)
+	}
+	all = append(all, signals)
 	failure = ""
-	for _, path := range []string{"/dev/shm/" + inside.fixture.vars["hostshm"], "/dev/shm/" + inside.fixture.vars["spareshm"]} {
+	for _, path := range []string{"/dev/shm/" + inside.fixture.vars["hostshm"], "/dev/shm/" + inside.fixture.vars["spareshm"],
+		inside.fixture.path("data", "file")} {
 		if b, err := os.ReadFile(path); err != nil || string(b) != "original\n" {
 			failure = fmt.Sprintf("%s holds %q (%v)", path, b, err)
 		}
 	}
-	all = append(all, verdict("host segments keep their bytes", policy.FSWrite, failure))
+	all = append(all, verdict("host segments and readable files keep their bytes", policy.FSWrite, failure))
 	return append(all, verdict("no effect reported as enforced lets a touch through", none, consistent(rows, mode, inside)))
+}
+
+// unexpected is what the listeners heard, but for the rows whose effect is
+// reported as not enforced.
+func unexpected(rows []Row, inside *side) []string {
+	return slices.DeleteFunc(inside.fixture.ear.all(), func(heard string) bool {
+		return slices.ContainsFunc(rows, func(r Row) bool {
+			return unenforced(r.Effect, inside) && strings.HasSuffix(heard, ": "+r.slug())
+		})
+	})
 }
 
 // consistent compares the report with what the attempts found, row by row.

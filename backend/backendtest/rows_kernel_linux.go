@@ -23,6 +23,7 @@ func processRows() []Row {
 		signal("sigqueue to a host process", "sigqueue {host}"),
 		signal("pidfd_send_signal to a host process", "pidfd-signal {host}"),
 		signal("kill a host process group", "kill-group {host}"),
+		signal("ask whether the launcher can be signalled", "kill-nothing {launcher}"),
 		{Name: "kernel-sent signal to a host process", Catalogue: 27, Effect: policy.ProcSignal, Op: "sigio {host}", want: silent},
 		trace("ptrace attach", "ptrace-attach {host}"),
 		trace("ptrace seize", "ptrace-seize {host}"),

@@ -42,17 +42,19 @@ func Modes() []policy.Mode { return []policy.Mode{policy.WorkspaceWrite, policy.
 // Run runs every row in every mode.
 func Run(t *testing.T, target Target) {
 	for _, mode := range Modes() {
-		t.Run(mode.String(), func(t *testing.T) {
-			verdicts := Evaluate(t, target, mode)
-			for _, v := range verdicts {
-				t.Run(v.Row.slug(), func(t *testing.T) {
-					switch {
-					case v.Failure != "":
-						t.Errorf("%s (catalogue %d, %s, %s): %s", v.Row.Name, v.Row.Catalogue, effectName(v.Row.Effect), v.Row.Op, v.Failure)
-					case v.Skip != "":
-						t.Skip(v.Skip)
-					}
-				})
+		t.Run(mode.String(), func(t *testing.T) { RunMode(t, target, mode) })
+	}
+}
+
+// RunMode runs every row in one mode.
+func RunMode(t *testing.T, target Target, mode policy.Mode) {
+	for _, v := range Evaluate(t, target, mode) {
+		t.Run(v.Row.slug(), func(t *testing.T) {
+			switch {
+			case v.Failure != "":
+				t.Errorf("%s (catalogue %d, %s, %s): %s", v.Row.Name, v.Row.Catalogue, effectName(v.Row.Effect), v.Row.Op, v.Failure)
+			case v.Skip != "":
+				t.Skip(v.Skip)
 			}
 		})
 	}

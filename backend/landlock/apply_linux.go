@@ -3,14 +3,12 @@ package landlock
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -34,9 +32,10 @@ type prepared struct {
 
 	mu       sync.Mutex
 	idle     []*slot
-	ahead    chan *berth
+	ahead    []chan *berth
 	launches int
 	closed   bool
+	retiring sync.WaitGroup
 }
 
 // Prepare loads the filter and makes the directories of the caches. Each launch
@@ -59,13 +58,14 @@ func (p *Plan) Prepare() (backend.Prepared, error) {
 }
 
 func (pr *prepared) Close() error {
+	pr.retiring.Wait()
 	pr.mu.Lock()
 	idle, ahead := pr.idle, pr.ahead
 	pr.idle, pr.ahead, pr.closed = nil, nil, true
 	pr.mu.Unlock()
 	var errs []error
-	if ahead != nil {
-		if b := <-ahead; b != nil {
+	for _, next := range ahead {
+		if b := <-next; b != nil {
 			errs = append(errs, b.discard())
 		}
 	}
@@ -88,19 +88,18 @@ func (pr *prepared) take() *slot {
 
 // giveBack keeps a slot whose worker left no process and no trace.
 func (pr *prepared) giveBack(s *slot) error {
-	if !s.reset(pr.plan) {
-		return s.discard()
+	if s.reset(pr.plan) {
+		pr.mu.Lock()
+		keep := !pr.closed
+		if keep {
+			pr.idle = append(pr.idle, s)
+		}
+		pr.mu.Unlock()
+		if keep {
+			return nil
+		}
 	}
-	pr.mu.Lock()
-	closed := pr.closed
-	if !closed {
-		pr.idle = append(pr.idle, s)
-	}
-	pr.mu.Unlock()
-	if closed {
-		return s.discard()
-	}
-	return nil
+	return s.discard()
 }
 
 // berth is a confined thread with all that its worker will own, ready for one
@@ -132,23 +131,46 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 		b.stopSupervisor()
 		return nil, errors.Join(err, b.slot.discard())
 	}
+	pr.makeAhead()
 	return &worker{pr: pr, berth: b, proc: proc, ownTree: cmd.OwnTree}, nil
 }
 
-// berthFor takes the berth that was made ahead, or makes one. From the second
-// launch on, the next one is made while the worker runs: building a domain and
-// a filter costs the kernel about a third of a process start.
+// aheadBerths is how many berths are kept ready or in the making: two, so that
+// the making of one has a whole launch's time and no launch waits for it.
+const aheadBerths = 2
+
+// berthFor takes a berth that was made ahead, or makes one.
 func (pr *prepared) berthFor(extra []fdRule) (*berth, error) {
-	if len(extra) > 0 {
-		return pr.newBerth(extra)
+	if len(extra) == 0 {
+		pr.mu.Lock()
+		pending := len(pr.ahead) > 0
+		var next chan *berth
+		if pending {
+			next, pr.ahead = pr.ahead[0], pr.ahead[1:]
+		}
+		pr.mu.Unlock()
+		if pending {
+			if b := <-next; b != nil {
+				return b, nil
+			}
+		}
 	}
+	return pr.newBerth(extra)
+}
+
+// makeAhead makes berths for the next workers while the present one runs, from
+// the second launch on: building a domain and a filter costs the kernel about
+// half of a process start.
+func (pr *prepared) makeAhead() {
 	pr.mu.Lock()
+	defer pr.mu.Unlock()
 	pr.launches++
-	ahead := pr.ahead
-	pr.ahead = nil
-	if pr.launches > 1 && !pr.closed {
+	if pr.launches < 2 || pr.closed {
+		return
+	}
+	for len(pr.ahead) < aheadBerths {
 		next := make(chan *berth, 1)
-		pr.ahead = next
+		pr.ahead = append(pr.ahead, next)
 		go func() {
 			b, err := pr.newBerth(nil)
 			if err != nil {
@@ -157,13 +179,6 @@ func (pr *prepared) berthFor(extra []fdRule) (*berth, error) {
 			next <- b
 		}()
 	}
-	pr.mu.Unlock()
-	if ahead != nil {
-		if b := <-ahead; b != nil {
-			return b, nil
-		}
-	}
-	return pr.newBerth(nil)
 }
 
 // newBerth carries out steps 2 to 11. The thread starts beside the work on the
@@ -247,7 +262,11 @@ var rootDir = []byte("/\x00")
 // worker's. Order is the security here and in confine; after editing run
 // `make test-mutation` as root and as another user.
 func (pr *prepared) dropPrivileges() error {
-	// 7: identity and capabilities go first, while they may still be changed.
+	// 7: identity and capabilities go first, while they may still be changed;
+	// the bounding set before the uid, which takes CAP_SETPCAP along.
+	if err := sys.DropBoundingSet(); err != nil {
+		return &backend.SetupError{Step: "capabilities", Err: err}
+	}
 	if u := pr.plan.user; u != nil {
 		if err := sys.SetIDs(u.UID, u.GID, u.Groups); err != nil {
 			return &backend.SetupError{Step: "identity", Err: err}
@@ -335,17 +354,26 @@ func (w *worker) Signal(sig os.Signal) error { return w.proc.Signal(sig) }
 
 func (w *worker) Wait() backend.Result {
 	outcome, survivors := w.proc.Wait()
-	// 17: nobody is left who could ask; then the private directories go.
-	w.stopSupervisor()
+	// 17: nobody is left who could ask; then the private directories go. Only
+	// a supervisor that was asked may still have something to tell.
+	asked := w.sup != nil && w.sup.Stats().Calls > 0
+	if asked {
+		w.stopSupervisor()
+	}
 	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors)}
 	r.Denials, r.DenialsLost = w.denials.list()
-	// A temp that a survivor may still hold must not become another worker's.
-	done := w.slot.discard
-	if w.ownTree && len(survivors) == 0 && w.slot.shared {
-		done = func() error { return w.pr.giveBack(w.slot) }
+	if !asked {
+		w.pr.retiring.Go(w.stopSupervisor)
 	}
-	if err := done(); err != nil {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("removing the private temporary directory: %v", err))
+	// A temp that a survivor may still hold must not become another worker's.
+	var err error
+	if w.ownTree && len(survivors) == 0 && w.slot.shared {
+		err = w.pr.giveBack(w.slot)
+	} else {
+		err = w.slot.discard()
+	}
+	if err != nil {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("removing the private directories: %v", err))
 	}
 	return r
 }
@@ -512,49 +540,55 @@ func (s *slot) makeShm(u *User) (err error) {
 	return err
 }
 
-// reset makes the slot new for its next worker. false: it must be discarded.
+// reset tells whether the slot is as it was made, and so may serve its next
+// worker. Nothing is removed and made again: on a disk that would cost more
+// than the launch, and whatever a worker left makes the slot unfit.
 func (s *slot) reset(p *Plan) bool {
-	// rmdir(2) takes a directory only if it is empty: whatever the worker left
-	// anywhere makes the whole temp unfit.
-	subs := p.policy.Spec().TempEnv
-	slices.SortFunc(subs, func(a, b policy.TempVar) int { return strings.Compare(b.Sub, a.Sub) })
-	for _, v := range subs {
-		if v.Sub == "." {
-			continue
-		}
-		for dir := v.Sub; dir != "."; dir = filepath.Dir(dir) {
-			err := unix.Rmdir(filepath.Join(s.temp, dir))
-			if err == unix.ENOTEMPTY {
-				break // a directory that another variable's lies in, or a leftover
+	children := map[string]int{s.temp: 0}
+	for _, v := range p.policy.Spec().TempEnv {
+		for dir := filepath.Join(s.temp, v.Sub); dir != s.temp; dir = filepath.Dir(dir) {
+			if _, counted := children[dir]; counted {
+				break
 			}
-			if err != nil && err != unix.ENOENT {
-				return false
-			}
+			children[dir] = 0
 		}
 	}
-	if !pristine(s.temp) || s.shm != "" && !pristine(s.shm) {
-		return false
+	for dir := range children {
+		if dir != s.temp {
+			children[filepath.Dir(dir)]++
+		}
 	}
-	return s.makeSubs(p) == nil
+	for dir, n := range children {
+		if !pristine(dir, n) {
+			return false
+		}
+	}
+	return s.shm == "" || pristine(s.shm, 0)
 }
 
-// pristine tells whether dir is as it was made: an empty directory of mode
-// 0700, without an ACL or another attribute that could open it to others.
-func pristine(dir string) bool {
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil || st.Mode != unix.S_IFDIR|0o700 {
-		return false
-	}
-	if n, err := unix.Llistxattr(dir, nil); err == nil && n > 0 {
-		return false
-	}
-	f, err := os.Open(dir)
+// pristine tells whether dir is as it was made: a directory of mode 0700 with
+// so many entries (which are checked by themselves), without an ACL or another
+// attribute that could open it to others.
+func pristine(dir string, entries int) bool {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
 	}
-	defer f.Close()
-	_, err = f.Readdirnames(1)
-	return err == io.EOF
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode != unix.S_IFDIR|0o700 {
+		return false
+	}
+	if n, err := unix.Flistxattr(fd, nil); err == nil && n > 0 {
+		return false
+	}
+	var buf [2048]byte
+	n, err := unix.ReadDirent(fd, buf[:])
+	if err != nil {
+		return false
+	}
+	_, count, _ := unix.ParseDirent(buf[:n], -1, nil)
+	return count == entries
 }
 
 // discard frees everything that the slot owns.

@@ -9,12 +9,12 @@ import (
 // The gaps that this backend names. docs/enforcement.md says what each means
 // and which test pins it.
 const (
-	gapMetadata   = "stat, chmod, chown, utime, setxattr and chdir outside the grants are not governed by Landlock"
+	gapMetadata   = "stat, chmod, chown, utime, setxattr, chdir and inotify outside the grants are not governed by Landlock"
 	gapIoctl      = "before Landlock ABI 5, ioctls on devices that may be opened are closed only for TIOCSTI and TIOCLINUX"
 	gapProtected  = "Landlock cannot deny inside the writable workspace: .git/hooks and the like can be written"
 	gapHardlink   = "a hard link that exists at start inside a grant leads to its file, wherever else that file lies"
 	gapExecOnly   = "an allowed loader or interpreter can run any file that it may read"
-	gapSee        = "pids and command lines of other processes can be read in /proc"
+	gapSee        = "pids, command lines and descriptor numbers of other processes can be read in /proc, and the priority and CPU affinity of the same user's can be changed"
 	gapSignal     = "before Landlock ABI 6, processes of the same user outside can be signalled"
 	gapTerminals  = "other terminals of the same user can be opened through /dev/pts"
 	gapErratum    = "this kernel does not say that Landlock erratum 3 is fixed: a directory moved out of a bind mount may gain rights by a rename"

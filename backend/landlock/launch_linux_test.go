@@ -226,16 +226,16 @@ func TestLaunchesLeakNothing(t *testing.T) {
 	for range 50 {
 		runIn(t, prepared, ws, "true")
 	}
-	if n := countFDs(t); n > fds+4 {
+	if n := countFDs(t); n > fds+8 {
 		t.Errorf("descriptors: %d before, %d after", fds, n)
 	}
 	if n := countDir(t, "/proc/self/task"); n > threads+4 {
 		t.Errorf("threads: %d before, %d after", threads, n)
 	}
-	if n := countDir(t, "/dev/shm"); n > shm+1 {
+	if n := countDir(t, "/dev/shm"); n > shm+3 {
 		t.Errorf("/dev/shm entries: %d before, %d after", shm, n)
 	}
-	if n := countDir(t, temp); n > 3 {
+	if n := countDir(t, temp); n > 4 {
 		t.Errorf("temp directories: %d", n)
 	}
 }

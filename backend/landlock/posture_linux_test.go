@@ -379,6 +379,30 @@ func TestPosture(t *testing.T) {
 	}
 }
 
+// TestPostureAsUser: a worker that root starts as somebody else is that user
+// whole, with no group of root's.
+func TestPostureAsUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may start workers as another user")
+	}
+	usable(t)
+	const uid, gid, group = 65534, 65533, 65532
+	b := New(Options{User: &User{UID: uid, GID: gid, Groups: []int{group}}})
+	s := newStage(t)
+	p, err := backendtest.Policy(policy.WorkspaceWrite, s.Place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := s.plain(t, nil, nil)
+	got, temp := s.confined(t, b, p)
+	want := expected(p, temp, plain)
+	four := func(id int) string { return strings.TrimSpace(strings.Repeat(strconv.Itoa(id)+" ", 4)) }
+	want["status Uid"], want["status Gid"], want["status Groups"] = four(uid), four(gid), strconv.Itoa(group)
+	for name, d := range want.diff(got) {
+		t.Errorf("%s: %s", name, d)
+	}
+}
+
 // TestPostureOfThreads looks at a worker that has several.
 func TestPostureOfThreads(t *testing.T) {
 	b := usable(t)
@@ -504,11 +528,10 @@ func TestPostureNoticesOneThread(t *testing.T) {
 	}
 	set, done := make(chan error), make(chan struct{})
 	defer close(done)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends
+	go onOtherThread(func() {
 		set <- unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 		<-done
-	}()
+	})
 	if err := <-set; err != nil {
 		t.Fatal(err)
 	}
@@ -519,6 +542,23 @@ func TestPostureNoticesOneThread(t *testing.T) {
 	if after["threads"] == "alike" || after["threads"] == before["threads"] {
 		t.Error("a thread that differs is not seen")
 	}
+}
+
+// onOtherThread runs f on a thread that ends with it, and that is not the main
+// thread, which cannot end.
+func onOtherThread(f func()) {
+	runtime.LockOSThread() // never unlocked, unless this is the main thread
+	if unix.Gettid() != os.Getpid() {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		onOtherThread(f)
+	}()
+	<-done
+	runtime.UnlockOSThread()
 }
 
 // TestLeaderStaysFree: the thread group's leader stands for this process in
@@ -572,7 +612,7 @@ func TestDeathOfLauncher(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var worker attempt.Ready
+	var worker launched
 	err = json.NewDecoder(out).Decode(&worker)
 	if err != nil {
 		_ = cmd.Process.Kill()
@@ -584,6 +624,12 @@ func TestDeathOfLauncher(t *testing.T) {
 		t.Fatalf("the worker is gone before its launcher: %v", err)
 	}
 	defer unix.Close(pidfd)
+	// A launcher that is killed cannot tidy up; this test does.
+	defer func() {
+		for _, dir := range worker.Dirs {
+			_ = os.RemoveAll(dir)
+		}
+	}()
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	if !ended(pidfd, 5*time.Second) {
@@ -597,6 +643,12 @@ func ended(pidfd int, within time.Duration) bool {
 	return err == nil && n == 1
 }
 
+// launched is what the launcher that will die tells.
+type launched struct {
+	PID  int      `json:"pid"`
+	Dirs []string `json:"dirs"`
+}
+
 // beLauncher launches a worker, tells its pid, and waits to be killed.
 func beLauncher(t *testing.T, b *Backend) {
 	s := newStage(t)
@@ -606,7 +658,8 @@ func beLauncher(t *testing.T, b *Backend) {
 	}
 	w := s.start(t, preparedFor(t, b, p), echo)
 	s.ready(t)
-	if err := json.NewEncoder(os.Stdout).Encode(attempt.Ready{PID: w.PID()}); err != nil {
+	dirs := []string{w.(*worker).slot.temp, w.(*worker).slot.shm, filepath.Dir(filepath.Dir(s.Workspace))}
+	if err := json.NewEncoder(os.Stdout).Encode(launched{w.PID(), dirs}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Minute)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
@@ -67,9 +66,8 @@ func notifyUnavailable() string {
 // tryListener installs a filter that allows everything, with a listener, on a
 // thread that then ends. The kernel allows one listener in a tree of filters.
 func tryListener() string {
-	answer := make(chan string)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with its filter
+	answer := make(chan string, 1)
+	sys.OnOwnThread(func() {
 		if err := sys.SetNoNewPrivs(); err != nil {
 			answer <- err.Error()
 			return
@@ -85,6 +83,6 @@ func tryListener() string {
 			_ = unix.Close(fd)
 			answer <- ""
 		}
-	}()
+	})
 	return <-answer
 }

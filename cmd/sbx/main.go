@@ -27,9 +27,13 @@ func main() {
 
 // realMain is main without the process: it returns the exit status.
 func realMain(args []string, stdout, stderr io.Writer) int {
-	root := newRoot(stdout, stderr, len(args) > 0 && args[0] == "run")
+	out := &output{w: stdout}
+	root := newRoot(out, stderr, len(args) > 0 && args[0] == "run")
 	root.SetArgs(args)
 	err := root.ExecuteContext(context.Background())
+	if err == nil && out.err != nil {
+		err = &exitError{1, fmt.Sprintf("writing the answer: %v", out.err), ""}
+	}
 	if err == nil {
 		return 0
 	}
@@ -40,8 +44,23 @@ func realMain(args []string, stdout, stderr io.Writer) int {
 		}
 		return exit.status
 	}
-	complain(stderr, err.Error(), "")
+	complain(stderr, err.Error(), "see `sbx --help`")
 	return backend.StatusRefused
+}
+
+// output remembers that an answer could not be written: a caller must not take
+// half of one, or none, for success.
+type output struct {
+	w   io.Writer
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if err != nil && o.err == nil {
+		o.err = err
+	}
+	return n, err
 }
 
 // exitError ends the program with a status, after one line and one hint.

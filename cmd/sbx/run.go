@@ -220,7 +220,7 @@ func (f *runFlags) run(args []string) error {
 	opts := run.Options{
 		Policy: p, Argv: args, Backends: backends, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		OwnTree: true, Version: versionString(), Profiles: f.profiles,
-		Warnings: warningsOf(notices), Started: forwardSignals,
+		Warnings: warningsOf(notices),
 	}
 	if f.dryRun {
 		return f.printPlan(opts)
@@ -235,20 +235,18 @@ func (f *runFlags) launch(opts run.Options) error {
 		return err
 	}
 	defer sink.close()
-	for _, redirect := range []struct {
-		path string
-		to   **os.File
-	}{{f.stdout, &opts.Stdout}, {f.stderr, &opts.Stderr}} {
-		if redirect.path == "" {
-			continue
+	var outputs []*os.File
+	defer func() {
+		for _, o := range outputs {
+			_ = o.Close()
 		}
-		file, err := os.OpenFile(redirect.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
-		if err != nil {
-			return refuse("name a file that you can write", "opening the command's output: %v", err)
-		}
-		defer file.Close()
-		*redirect.to = file
+	}()
+	opts.BeforeStart = func(cmd *backend.Command) error {
+		outputs, err = f.openOutputs(cmd)
+		return err
 	}
+	signals := catchSignals()
+	opts.Started = signals.forwardTo
 	hideFromWorker()
 	r, failure := run.Execute(opts)
 	if failure != nil {
@@ -269,6 +267,25 @@ func (f *runFlags) launch(opts run.Options) error {
 		return &exitError{status: r.ExitStatus}
 	}
 	return nil
+}
+
+// openOutputs opens --stdout and --stderr, which no refused launch may touch.
+func (f *runFlags) openOutputs(cmd *backend.Command) (opened []*os.File, err error) {
+	for _, redirect := range []struct {
+		path string
+		to   **os.File
+	}{{f.stdout, &cmd.Stdout}, {f.stderr, &cmd.Stderr}} {
+		if redirect.path == "" {
+			continue
+		}
+		file, err := os.OpenFile(redirect.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+		if err != nil {
+			return opened, backend.Refuse("name a file that you can write", "opening the command's output: %v", err)
+		}
+		opened = append(opened, file)
+		*redirect.to = file
+	}
+	return opened, nil
 }
 
 // afterwards tells what happened, as loudly as asked.

@@ -15,39 +15,47 @@ import (
 // control works as for any pipeline.
 var forwarded = []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 
-// forwardSignals passes signals on to the worker until stop is called. A signal
-// that the caller had ignored (nohup) stays ignored for both.
+// signals are those that came for the worker.
+type signals struct{ ch chan os.Signal }
+
+// catchSignals keeps signals for the worker from now on, before there is one:
+// a signal during the launch is passed on once it runs. A signal that the
+// caller had ignored (nohup) stays ignored for both.
+func catchSignals() signals {
+	s := signals{make(chan os.Signal, 16)}
+	for _, sig := range forwarded {
+		if !signal.Ignored(sig) {
+			signal.Notify(s.ch, sig)
+		}
+	}
+	return s
+}
+
+// forwardTo passes signals on to the worker until stop is called.
 //
 // Ctrl-C and Ctrl-\ reach the whole foreground process group, the worker
 // included; passing them on as well would deliver them twice, which many
 // programs take for "stop at once". So while sbx stands in the foreground of
 // its terminal those two are left to the terminal.
-func forwardSignals(w backend.Worker) (stop func()) {
-	ch := make(chan os.Signal, 16)
-	for _, s := range forwarded {
-		if !signal.Ignored(s) {
-			signal.Notify(ch, s)
-		}
-	}
+//
+// The signals stay caught after stop: between the worker's end and its own a
+// Ctrl-C must not end sbx before it has cleaned up and written its report.
+func (s signals) forwardTo(w backend.Worker) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		for {
 			select {
-			case s := <-ch:
-				if (s == unix.SIGINT || s == unix.SIGQUIT) && inForeground() {
+			case sig := <-s.ch:
+				if (sig == unix.SIGINT || sig == unix.SIGQUIT) && inForeground() {
 					continue
 				}
-				_ = w.Signal(s)
+				_ = w.Signal(sig)
 			case <-done:
 				return
 			}
 		}
 	}()
-	return func() {
-		close(done)
-		// Left registered: between here and exit a Ctrl-C must not end sbx
-		// before it has cleaned up and written its report.
-	}
+	return func() { close(done) }
 }
 
 // inForeground tells whether this process' group is the one that its

@@ -75,7 +75,8 @@ type job struct {
 func NewThread(confine func() error) (*Thread, error) {
 	t := &Thread{requests: make(chan *job), closed: make(chan struct{})}
 	ready := make(chan error, 1)
-	go t.run(confine, ready)
+	// 5: a locked thread, never the main one, that serves this worker only.
+	sys.OnOwnThread(func() { t.run(confine, ready) })
 	if err := <-ready; err != nil {
 		return nil, err
 	}
@@ -88,8 +89,6 @@ func (t *Thread) Close() { close(t.closed) }
 
 // run is the launch thread.
 func (t *Thread) run(confine func() error, ready chan<- error) {
-	// 5: from here on this thread serves this worker only.
-	runtime.LockOSThread()
 	err := prepareThread(confine)
 	ready <- err
 	if err != nil {
@@ -130,7 +129,7 @@ func prepareThread(confine func() error) error {
 func (t *Thread) Start(r Request) (*Process, error) {
 	attr, err := r.procAttr()
 	if err == nil && r.OwnTree {
-		if err = sys.BecomeSubreaper(); err != nil {
+		if err = becomeSubreaper(); err != nil {
 			err = &backend.SetupError{Step: "subreaper", Err: err}
 		}
 	}
@@ -155,6 +154,9 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	}
 	return p, nil
 }
+
+// becomeSubreaper asks once: the attribute is the process' and stays.
+var becomeSubreaper = sync.OnceValue(sys.BecomeSubreaper)
 
 // Start launches a request that asks for no confinement.
 func Start(r Request) (*Process, error) {

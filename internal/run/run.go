@@ -30,6 +30,9 @@ type Options struct {
 	Version  string
 	Profiles []string
 	Warnings []string
+	// BeforeStart is called when nothing stands against the launch any more, to
+	// do what must not happen for a launch that is refused.
+	BeforeStart func(*backend.Command) error
 	// Started is called once the worker runs, to forward signals to it. The
 	// returned function is called when it has ended.
 	Started func(backend.Worker) (stop func())
@@ -79,6 +82,9 @@ func execute(o Options, r *report.Report) error {
 	cmd := backend.Command{Path: path, Argv: o.Argv, Dir: dir, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, OwnTree: o.OwnTree}
 	var w backend.Worker
 	if o.Policy.Mode() == policy.FullAccess {
+		if err := o.beforeStart(&cmd); err != nil {
+			return err
+		}
 		w, err = startDirect(o.Policy, cmd)
 	} else {
 		var prepared backend.Prepared
@@ -106,6 +112,13 @@ func execute(o Options, r *report.Report) error {
 	return nil
 }
 
+func (o Options) beforeStart(cmd *backend.Command) error {
+	if o.BeforeStart == nil {
+		return nil
+	}
+	return o.BeforeStart(cmd)
+}
+
 // replanner is a backend that knows a plan which avoids a set-up failure and
 // still says what it enforces: the result goes through selection again, so it
 // either holds what the policy needs or is refused.
@@ -115,10 +128,15 @@ type replanner interface {
 
 func startConfined(o Options, r *report.Report, cmd backend.Command) (backend.Worker, backend.Prepared, error) {
 	candidates := o.Backends
-	for range 2 {
+	for attempt := range 2 {
 		choice, err := backend.Select(o.Policy, candidates)
 		if err != nil {
 			return nil, nil, err
+		}
+		if attempt == 0 {
+			if err := o.beforeStart(&cmd); err != nil {
+				return nil, nil, err
+			}
 		}
 		capability := choice.Backend.Probe()
 		r.Backend, r.BackendFacts, r.Dialect = choice.Backend.Name(), capability.Facts, capability.Dialect

@@ -3,6 +3,7 @@ package sys
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +15,30 @@ import (
 // own Setuid and friends would apply them to every thread of the process.
 // Precondition of each: the goroutine is locked to its thread and never
 // unlocks it.
+
+// OnOwnThread runs f in a goroutine of its own, on a thread that it alone uses
+// and that ends with it. It is never the main thread: /proc/PID, ptrace(2) and
+// kill(2) look at the main thread's credentials, so a process whose main thread
+// carried a worker's domain would stand open to that worker, and the main
+// thread cannot end.
+func OnOwnThread(f func()) {
+	go func() {
+		runtime.LockOSThread() // never unlocked
+		if unix.Gettid() != os.Getpid() {
+			f()
+			return
+		}
+		// Hold the main thread until another goroutine has got another one.
+		elsewhere := make(chan struct{})
+		go func() {
+			runtime.LockOSThread() // never unlocked
+			close(elsewhere)
+			f()
+		}()
+		<-elsewhere
+		runtime.UnlockOSThread()
+	}()
+}
 
 // SetNoNewPrivs sets the thread's no_new_privs bit and reads it back
 // (PR_SET_NO_NEW_PRIVS, prctl(2)).
@@ -84,21 +109,27 @@ func Fchdir(dir *os.File) error {
 	return nil
 }
 
-// DropCapabilities empties the thread's ambient, inheritable, permitted and
-// effective sets, and the bounding set as far as CAP_SETPCAP allows, then
-// reads the sets back (capabilities(7)).
-func DropCapabilities() error {
-	_ = rawPrctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL)
-	if HaveCapability(unix.CAP_SETPCAP) {
-		// EINVAL marks the end of the capabilities that this kernel knows.
-		for c := uintptr(0); c < 64; c++ {
-			if err := rawPrctl(unix.PR_CAPBSET_DROP, c); err == unix.EINVAL {
-				break
-			} else if err != nil {
-				return fmt.Errorf("dropping capability %d from the bounding set: %w", c, err)
-			}
+// DropBoundingSet empties the thread's capability bounding set as far as
+// CAP_SETPCAP allows. It comes before a change of uid, which takes that away.
+func DropBoundingSet() error {
+	if !HaveCapability(unix.CAP_SETPCAP) {
+		return nil
+	}
+	// EINVAL marks the end of the capabilities that this kernel knows.
+	for c := uintptr(0); c < 64; c++ {
+		if err := rawPrctl(unix.PR_CAPBSET_DROP, c); err == unix.EINVAL {
+			break
+		} else if err != nil {
+			return fmt.Errorf("dropping capability %d from the bounding set: %w", c, err)
 		}
 	}
+	return nil
+}
+
+// DropCapabilities empties the thread's ambient, inheritable, permitted and
+// effective sets and reads them back (capabilities(7)).
+func DropCapabilities() error {
+	_ = rawPrctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL)
 	hdr := capHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none, got [2]capData
 	if _, _, errno := unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&none[0])), 0); errno != 0 {

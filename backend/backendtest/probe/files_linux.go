@@ -22,6 +22,7 @@ func init() {
 		"read-write":        {1, opener(unix.O_RDWR, true)},
 		"open-truncate":     {1, opener(unix.O_WRONLY|unix.O_TRUNC, false)},
 		"readonly-truncate": {1, opener(unix.O_RDONLY|unix.O_TRUNC, false)},
+		"openable-write":    {1, opener(unix.O_WRONLY, false)},
 		"open-rdwr":         {1, opener(unix.O_RDWR|unix.O_NOCTTY, false)},
 		"openat2-create":    {1, openat2(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, true)},
 		"openat2-write":     {1, openat2(unix.O_WRONLY, true)},

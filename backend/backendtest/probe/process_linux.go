@@ -27,6 +27,7 @@ func init() {
 		"tkill":        {1, signaler(tkill)},
 		"sigqueue":     {1, signaler(sigqueue)},
 		"pidfd-signal": {1, signaler(pidfdSignal)},
+		"kill-nothing": {1, onPid(func(pid int) error { return unix.Kill(pid, 0) })},
 		"kill-group":   {1, signaler(func(pid int) error { return unix.Kill(-pid, unix.SIGUSR1) })},
 		"sigio":        {1, signaler(sigio)},
 		// Its memory, descriptors and limits.
