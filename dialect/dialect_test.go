@@ -114,10 +114,11 @@ func TestFits(t *testing.T) {
 		{"fs.exec", "EACCES", true},
 		{"net.unix.abstract", "EPERM", true},
 		{"kernel.io_uring", "ENOSYS", true},
-		{"fs.exec", "ENOENT", false}, // not found is not denied
-		{"fs.read", "EXDEV", false},  // another effect's errno
-		{"fs.write", "EROFS", false}, // another backend's errno
-		{"net.unix.abstract", "EACCES", false},
+		{"net.other", "EPROTONOSUPPORT", true},
+		{"net.unix.path", "ELOOP", true},
+		{"fs.exec", "ENOENT", false},     // not found is not denied
+		{"fs.read", "EXDEV", false},      // another effect's errno
+		{"fs.write", "EROFS", false},     // another backend's errno
 		{"fs.metadata", "EACCES", false}, // not governed, so never denied
 		{"proc.see", "EPERM", false},
 		{"fs.writ", "EACCES", false},

@@ -181,19 +181,29 @@ func (pr *prepared) makeAhead() {
 	}
 }
 
-// newBerth carries out steps 2 to 11. The thread starts beside the work on the
-// slot and waits for it before step 9.
+// newBerth carries out steps 2 to 11. The slot is made beside the thread.
 func (pr *prepared) newBerth(extra []fdRule) (*berth, error) {
-	b := &berth{denials: newDenialLog(pr.plan.policy)}
-	slots := make(chan *slot, 1)
-	var slotErr error
+	type made struct {
+		slot *slot
+		err  error
+	}
+	slots := make(chan made, 1)
 	go func() {
-		defer close(slots)
-		var s *slot
-		if s, slotErr = pr.slotFor(extra); slotErr == nil {
-			slots <- s
-		}
+		s, err := pr.slotFor(extra)
+		slots <- made{s, err}
 	}()
+	thread, err := pr.plan.warm.take(pr.plan.user)
+	m := <-slots
+	if err != nil || m.err != nil {
+		if err == nil {
+			thread.Close()
+		}
+		if m.err == nil {
+			err = errors.Join(err, m.slot.discard())
+		}
+		return nil, errors.Join(err, m.err)
+	}
+	b := &berth{thread: thread, slot: m.slot, denials: newDenialLog(pr.plan.policy)}
 	listener, ready := make(chan int), make(chan error)
 	if pr.plan.Supervise {
 		go func() {
@@ -202,30 +212,65 @@ func (pr *prepared) newBerth(extra []fdRule) (*berth, error) {
 			}
 		}()
 	}
-	var err error
-	b.thread, err = launch.NewThread(func() error {
-		if err := pr.dropPrivileges(); err != nil {
-			return err
-		}
-		s, ok := <-slots
-		if !ok {
-			return slotErr
-		}
-		b.slot = s
-		return pr.confine(s, listener, ready)
-	})
+	err = thread.Do(func() error { return pr.confine(b.slot, listener, ready) })
 	close(listener)
-	if err == nil {
-		return b, nil
+	if err != nil {
+		return nil, errors.Join(err, b.discard())
 	}
-	b.stopSupervisor()
-	if b.slot == nil { // the thread stopped before it took its slot
-		b.slot = <-slots
+	return b, nil
+}
+
+// warmThread is a launch thread that was made before its policy was known.
+type warmThread struct {
+	mu sync.Mutex
+	ch chan warmed
+}
+
+type warmed struct {
+	thread *launch.Thread
+	err    error
+}
+
+// Prewarm makes the next launch's thread now, beside whatever the caller still
+// has to do before the launch: steps 5 to 8 are the same for every policy.
+func (b *Backend) Prewarm() {
+	ch := make(chan warmed, 1)
+	b.warm.mu.Lock()
+	b.warm.ch = ch
+	b.warm.mu.Unlock()
+	go func() {
+		t, err := newThread(b.user)
+		ch <- warmed{t, err}
+	}()
+}
+
+// take returns the prewarmed thread, or a new one.
+func (w *warmThread) take(u *User) (*launch.Thread, error) {
+	if w == nil { // a plan that was compiled without a backend
+		return newThread(u)
 	}
-	if b.slot != nil {
-		err = errors.Join(err, b.slot.discard())
+	w.mu.Lock()
+	ch := w.ch
+	w.ch = nil
+	w.mu.Unlock()
+	if ch == nil {
+		return newThread(u)
 	}
-	return nil, err
+	got := <-ch
+	return got.thread, got.err
+}
+
+// newThread makes a launch thread and drops its privileges.
+func newThread(u *User) (*launch.Thread, error) {
+	t, err := launch.NewThread()
+	if err != nil {
+		return nil, err
+	}
+	if err := t.Do(func() error { return dropPrivileges(u) }); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
 }
 
 // slotFor reuses a slot, or makes one.
@@ -261,13 +306,13 @@ var rootDir = []byte("/\x00")
 // dropPrivileges is the first half of turning the locked thread into the
 // worker's. Order is the security here and in confine; after editing run
 // `make test-mutation` as root and as another user.
-func (pr *prepared) dropPrivileges() error {
+func dropPrivileges(u *User) error {
 	// 7: identity and capabilities go first, while they may still be changed;
 	// the bounding set before the uid, which takes CAP_SETPCAP along.
 	if err := sys.DropBoundingSet(); err != nil {
 		return &backend.SetupError{Step: "capabilities", Err: err}
 	}
-	if u := pr.plan.user; u != nil {
+	if u != nil {
 		if err := sys.SetIDs(u.UID, u.GID, u.Groups); err != nil {
 			return &backend.SetupError{Step: "identity", Err: err}
 		}

@@ -13,6 +13,11 @@ func probe() (f Facts, reason, fix string) {
 	return f, fmt.Sprintf("Landlock is a Linux mechanism; this is %s", runtime.GOOS), "use another backend on this system"
 }
 
+type warmThread struct{}
+
+// Prewarm does nothing here.
+func (b *Backend) Prewarm() {}
+
 // Prepare fails: this half of the backend exists on Linux only.
 func (p *Plan) Prepare() (backend.Prepared, error) {
 	return nil, &backend.SetupError{Step: "ruleset", Err: fmt.Errorf("landlock cannot be applied on %s", runtime.GOOS)}

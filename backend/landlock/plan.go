@@ -64,6 +64,7 @@ type Plan struct {
 	policy        policy.Policy
 	tempBase      string
 	user          *User
+	warm          *warmThread
 	enforcement   backend.Enforcement
 }
 

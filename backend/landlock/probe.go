@@ -22,8 +22,10 @@ type Backend struct {
 	fix    string
 	// tempBase is where private temporary directories are made.
 	tempBase string
-	// IDs of the worker, when they differ from the caller's.
+	// user is whom workers run as, when that is not the caller.
 	user *User
+	// warm is shared by the plans of this backend.
+	warm *warmThread
 }
 
 // User is whom a worker runs as.
@@ -46,7 +48,7 @@ type Options struct {
 
 // New probes the host and returns the backend.
 func New(o Options) *Backend {
-	b := &Backend{tempBase: o.TempBase, user: o.User}
+	b := &Backend{tempBase: o.TempBase, user: o.User, warm: new(warmThread)}
 	if o.Facts != nil {
 		b.facts = *o.Facts
 	} else {
@@ -102,6 +104,6 @@ func (b *Backend) Plan(p policy.Policy) (backend.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan.tempBase, plan.user = b.tempBase, b.user
+	plan.tempBase, plan.user, plan.warm = b.tempBase, b.user, b.warm
 	return plan, nil
 }

@@ -40,6 +40,14 @@ func chooseBackends(word string) ([]backend.Backend, error) {
 	return list, nil
 }
 
+// prewarm lets the likely backend begin with what does not depend on the
+// policy, while the policy is resolved. It leaves no trace if nothing follows.
+func prewarm(candidates []backend.Backend) {
+	if w, ok := candidates[0].(interface{ Prewarm() }); ok && candidates[0].Probe().Usable {
+		w.Prewarm()
+	}
+}
+
 // asRefusal gives an error of the lower floors sbx's form: one line, one hint.
 func asRefusal(err error) error {
 	var byProfile *profiles.RefusalError

@@ -212,6 +212,9 @@ func (f *runFlags) run(args []string) error {
 	if err != nil {
 		return err
 	}
+	if !f.dryRun {
+		prewarm(backends)
+	}
 	p, notices, err := f.resolve()
 	f.tell(notices)
 	if err != nil {

@@ -58,70 +58,50 @@ type waitStatus struct {
 // new threads from a clean template thread when the current one is locked, so
 // no other thread can inherit the domain (runtime.newm).
 type Thread struct {
-	requests chan *job
-	closed   chan struct{}
+	// calls are functions for the thread to run, one after the other; closed,
+	// it ends the thread.
+	calls chan func()
 }
 
-type job struct {
-	r       Request
-	attr    *syscall.ProcAttr
-	p       *Process
-	started chan error
-}
-
-// NewThread makes a thread and confines it. confine runs on the locked thread;
-// nil is for danger-full-access. It must not start goroutines there, and must
-// stop on surprise. Errors are *backend.SetupError.
-func NewThread(confine func() error) (*Thread, error) {
-	t := &Thread{requests: make(chan *job), closed: make(chan struct{})}
+// NewThread makes a thread with a working directory and umask of its own.
+func NewThread() (*Thread, error) {
+	t := &Thread{calls: make(chan func())}
 	ready := make(chan error, 1)
 	// 5: a locked thread, never the main one, that serves this worker only.
-	sys.OnOwnThread(func() { t.run(confine, ready) })
+	sys.OnOwnThread(func() {
+		// 6: the child will inherit both.
+		err := sys.UnshareFS()
+		ready <- err
+		if err != nil {
+			return
+		}
+		for f := range t.calls {
+			f()
+		}
+	})
 	if err := <-ready; err != nil {
-		return nil, err
+		return nil, &backend.SetupError{Step: "cwd", Err: err}
 	}
 	return t, nil
 }
 
-// Close ends a thread that has served no launch. It may be called once, and
-// not after [Thread.Start].
-func (t *Thread) Close() { close(t.closed) }
-
-// run is the launch thread.
-func (t *Thread) run(confine func() error, ready chan<- error) {
-	err := prepareThread(confine)
-	ready <- err
-	if err != nil {
-		return
-	}
-	select {
-	case <-t.closed:
-	case j := <-t.requests:
-		err := j.p.spawn(j.r, j.attr)
-		j.started <- err
-		if err == nil {
-			j.p.wait()
-			close(j.p.done)
-		}
-	}
-}
-
-func prepareThread(confine func() error) error {
-	// 6: the thread's own cwd and umask, which the child inherits.
-	if err := sys.UnshareFS(); err != nil {
-		return &backend.SetupError{Step: "cwd", Err: err}
-	}
-	// 7 to 11 are the backend's.
-	if confine == nil {
-		return nil
-	}
-	err := confine()
+// Do runs f on the thread and waits for it: 7 to 11 are the backend's. After an
+// error the thread must be closed; it may be half confined. f must not start
+// goroutines there, and must stop on surprise.
+func (t *Thread) Do(f func() error) error {
+	done := make(chan error, 1)
+	t.calls <- func() { done <- f() }
+	err := <-done
 	var se *backend.SetupError
 	if err != nil && !errors.As(err, &se) {
 		return &backend.SetupError{Step: "confine", Err: err}
 	}
 	return err
 }
+
+// Close ends a thread that has served no launch. It may be called once, and
+// not after [Thread.Start].
+func (t *Thread) Close() { close(t.calls) }
 
 // Start launches the request on the thread, once. Errors are
 // *backend.SetupError, with the step's name, and *backend.ExecError; after
@@ -145,9 +125,17 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	}
 	p := &Process{pidfd: -1, ownTree: r.OwnTree, done: make(chan struct{})}
 	attr.Sys.PidFD = &p.pidfd
-	j := &job{r, attr, p, make(chan error, 1)}
-	t.requests <- j
-	err = <-j.started
+	started := make(chan error, 1)
+	t.calls <- func() {
+		err := p.spawn(r, attr)
+		started <- err
+		if err == nil {
+			p.wait()
+			close(p.done)
+		}
+	}
+	close(t.calls) // it serves this one launch
+	err = <-started
 	runtime.KeepAlive(r.Stdio)
 	if err != nil {
 		return nil, err
@@ -160,7 +148,7 @@ var becomeSubreaper = sync.OnceValue(sys.BecomeSubreaper)
 
 // Start launches a request that asks for no confinement.
 func Start(r Request) (*Process, error) {
-	t, err := NewThread(nil)
+	t, err := NewThread()
 	if err != nil {
 		return nil, err
 	}
