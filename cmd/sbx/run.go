@@ -33,19 +33,36 @@ func (f *policyFlags) register(c *cobra.Command) {
 	fs.StringVar(&f.net, "net", "", "network: none, loopback, proxy or host; host is not confined (default none)")
 	fs.StringVar(&f.workspace, "workspace", "", "tree that the work is about (default the current directory)")
 	fs.StringVar(&f.cwd, "cwd", "", "where the command starts (default the current directory)")
-	// StringArray and not StringSlice: a path may hold a comma.
-	fs.StringArrayVar(&f.readable, "readable", nil, "let the worker also read `PATH`, a file or a tree (repeatable)")
-	fs.StringArrayVar(&f.writable, "writable", nil, "let the worker also write `PATH` (repeatable)")
-	fs.StringArrayVar(&f.deny, "deny", nil, "keep `PATTERN` out of reach although a grant covers it (repeatable)")
-	fs.StringArrayVar(&f.execs, "allow-exec", nil, "allow the execution of `FILE` and of what it needs, and of nothing else (repeatable)")
-	fs.StringArrayVar(&f.envs, "env", nil, "pass the variable `K[=V]` to the worker (repeatable)")
-	fs.StringArrayVar(&f.profiles, "profile", nil, "apply a profile, by `NAME` or path (repeatable)")
-	fs.StringSliceVar(&f.require, "require", nil, "refuse unless these are enforced: full, or `EFFECT,...`")
-	fs.StringSliceVar(&f.allowGap, "allow-gap", nil, "accept that these are not enforced: `EFFECT,...`")
+	fs.Var((*listValue)(&f.readable), "readable", "let the worker also read `PATH`, a file or a tree (repeatable)")
+	fs.Var((*listValue)(&f.writable), "writable", "let the worker also write `PATH` (repeatable)")
+	fs.Var((*listValue)(&f.deny), "deny", "keep `PATTERN` out of reach although a grant covers it (repeatable)")
+	fs.Var((*listValue)(&f.execs), "allow-exec", "allow the execution of `FILE` and of what it needs, and of nothing else (repeatable)")
+	fs.Var((*listValue)(&f.envs), "env", "pass the variable `K[=V]` to the worker (repeatable)")
+	fs.Var((*listValue)(&f.profiles), "profile", "apply a profile, by `NAME` or path (repeatable)")
+	fs.Var((*commaValue)(&f.require), "require", "refuse unless these are enforced: full, or `EFFECT,...`")
+	fs.Var((*commaValue)(&f.allowGap), "allow-gap", "accept that these are not enforced: `EFFECT,...`")
 	fs.StringVar(&f.cache, "cache", profiles.CacheWorkspace, "where tools keep caches: workspace (kept between sandboxed runs of it) or private (cold each time)")
 	fs.BoolVar(&f.noProject, "no-project-profile", false, "ignore the workspace's own "+profiles.ProjectFile+", which can only tighten")
 	completions(c)
 }
+
+// listValue is a flag that may be repeated. Unlike a comma-separated one it
+// takes every value as it is: a path may hold a comma.
+type listValue []string
+
+func (l *listValue) String() string         { return strings.Join(*l, " ") }
+func (l *listValue) Set(value string) error { *l = append(*l, value); return nil }
+func (l *listValue) Type() string           { return "value" }
+
+// commaValue is a list of words, none of which holds a comma.
+type commaValue []string
+
+func (l *commaValue) String() string { return strings.Join(*l, ",") }
+func (l *commaValue) Set(value string) error {
+	*l = append(*l, strings.Split(value, ",")...)
+	return nil
+}
+func (l *commaValue) Type() string { return "words" }
 
 // completions offers the closed sets of words.
 func completions(c *cobra.Command) {

@@ -54,6 +54,10 @@ func TestScripts(t *testing.T) {
 	})
 }
 
+// raceOptions: under the race detector each program sleeps a second at its end
+// otherwise.
+const raceOptions = "atexit_sleep_ms=0"
+
 func landlockUsable() bool {
 	return runtime.GOOS == "linux" && landlock.New(landlock.Options{}).Probe().Usable
 }
@@ -71,6 +75,7 @@ func setup(e *testscript.Env) error {
 		k, v, _ := strings.Cut(kv, "=")
 		e.Setenv(k, v)
 	}
+	e.Setenv("GORACE", raceOptions)
 	e.Values["snapshot"] = map[string]string{}
 	return nil
 }

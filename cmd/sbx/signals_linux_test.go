@@ -43,7 +43,7 @@ func sbx(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.Command("sbx", args...)
 	c.Dir = t.TempDir()
-	c.Env = []string{"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "LANG=C.UTF-8", "TERM=dumb", "PS1=$ "}
+	c.Env = []string{"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "LANG=C.UTF-8", "TERM=dumb", "PS1=$ ", "GORACE=" + raceOptions}
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return c
 }
