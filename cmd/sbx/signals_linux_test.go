@@ -98,6 +98,32 @@ func TestSignalsAtOnce(t *testing.T) {
 	}
 }
 
+// TestSetUpEndsOnSignal: a set-up that waits for something (here a FIFO that
+// nobody reads) is refused, or ends when somebody asks it to.
+func TestSetUpEndsOnSignal(t *testing.T) {
+	needLandlock(t)
+	c := sbx(t, "run", "--stdout", "fifo", "--", "true")
+	if err := unix.Mkfifo(filepath.Join(c.Dir, "fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, c)
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	time.Sleep(300 * time.Millisecond)
+	_ = c.Process.Signal(unix.SIGTERM) // it may have ended
+	select {
+	case err := <-ended:
+		if exitStatus(err) == 0 {
+			t.Error("the command ran")
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it goes on after SIGTERM")
+		_ = c.Process.Kill()
+		<-ended
+	}
+	nothingIn(t, c)
+}
+
 func stop(t *testing.T, c *exec.Cmd) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(c.Dir, "stop"), nil, 0o644); err != nil {
