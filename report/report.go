@@ -76,19 +76,60 @@ type Report struct {
 	Dialect *dialect.Dialect `json:"dialect,omitempty"`
 }
 
+// Policy is a policy as JSON: what --dry-run and `sbx profile resolve` print.
+// Of the environment it has names only, as values may be secrets.
+type Policy struct {
+	Mode        policy.Mode        `json:"mode"`
+	Net         policy.Net         `json:"net"`
+	Workspace   policy.Raw         `json:"workspace,omitempty"`
+	Cwd         policy.Raw         `json:"cwd"`
+	Grants      []policy.Grant     `json:"grants,omitempty"`
+	Deny        []policy.Raw       `json:"deny,omitempty"`
+	Protected   []policy.Raw       `json:"protected,omitempty"`
+	EnvNames    []policy.Raw       `json:"env_names,omitempty"`
+	TempEnv     []policy.TempVar   `json:"temp_env,omitempty"`
+	Create      []policy.Raw       `json:"create,omitempty"`
+	ExecOnly    bool               `json:"exec_only,omitempty"`
+	Require     []policy.Effect    `json:"require,omitempty"`
+	RequireFull bool               `json:"require_full,omitempty"`
+	AllowGaps   []policy.Effect    `json:"allow_gaps,omitempty"`
+	Weakened    []policy.Weakening `json:"weakened,omitempty"`
+}
+
+// PolicyOf shows a policy.
+func PolicyOf(p policy.Policy) Policy {
+	s := p.Spec()
+	return Policy{
+		Mode: s.Mode, Net: s.Net, Workspace: policy.Raw(s.Workspace), Cwd: policy.Raw(s.Cwd), Grants: s.Grants,
+		Deny: raws(s.Deny), Protected: raws(s.Protected), EnvNames: envNames(s.Env), TempEnv: s.TempEnv, Create: raws(s.Create),
+		ExecOnly: s.ExecOnly, Require: s.Require.List(), RequireFull: s.RequireFull, AllowGaps: s.AllowGap.List(), Weakened: s.Weakened,
+	}
+}
+
+func raws(list []string) []policy.Raw {
+	var out []policy.Raw
+	for _, s := range list {
+		out = append(out, policy.Raw(s))
+	}
+	return out
+}
+
+func envNames(env []string) []policy.Raw {
+	var names []policy.Raw
+	for _, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		names = append(names, policy.Raw(name))
+	}
+	return names
+}
+
 // DescribePolicy fills in what the policy says.
 func (r *Report) DescribePolicy(p policy.Policy) {
 	s := p.Spec()
 	r.Mode, r.Net = s.Mode, s.Net
 	r.Workspace, r.Cwd = policy.Raw(s.Workspace), policy.Raw(s.Cwd)
 	r.Grants, r.Weakened, r.AllowGaps = s.Grants, s.Weakened, s.AllowGap.List()
-	for _, d := range s.Deny {
-		r.Deny = append(r.Deny, policy.Raw(d))
-	}
-	for _, kv := range s.Env {
-		name, _, _ := strings.Cut(kv, "=")
-		r.EnvNames = append(r.EnvNames, policy.Raw(name)) // names only: values may be secrets
-	}
+	r.Deny, r.EnvNames = raws(s.Deny), envNames(s.Env) // names only: values may be secrets
 	for _, v := range s.TempEnv {
 		r.EnvNames = append(r.EnvNames, policy.Raw(v.Name))
 	}
@@ -148,10 +189,10 @@ func WriteEffects(w io.Writer, effects map[policy.Effect]backend.State) {
 		case backend.Enforced:
 			held = append(held, e.String())
 			if len(s.Gaps) > 0 {
-				fmt.Fprintf(w, "  %-16s enforced, but: %s\n", e, strings.Join(s.Gaps, "; "))
+				fmt.Fprintf(w, "  %-17s enforced, but: %s\n", e, strings.Join(s.Gaps, "; "))
 			}
 		case backend.Partial, backend.Unenforced:
-			fmt.Fprintf(w, "  %-16s %s: %s\n", e, s.Status, strings.Join(s.Gaps, "; "))
+			fmt.Fprintf(w, "  %-17s %s: %s\n", e, s.Status, strings.Join(s.Gaps, "; "))
 		}
 	}
 	if len(held) > 0 {

@@ -35,7 +35,7 @@ if [ "$(id -u)" = 0 ]; then
   as() { (cd "$1" && shift && exec setpriv --reuid "$(id -u $user)" --regid "$(id -g $user)" --clear-groups env -i HOME="$check/home" USER=$user LOGNAME=$user LANG=C.UTF-8 PATH=/usr/local/bin:/usr/bin:/bin SBX_MUST_RUN="${SBX_MUST_RUN:-}" "$@"); }
   mkdir "$check/home" && chown $user "$check/home"
   cp bin/sbx "$check/sbx"
-  for pkg in backend/landlock internal/supervise internal/seccomp internal/launch profiles; do
+  for pkg in backend/landlock internal/supervise internal/seccomp internal/launch internal/run profiles cmd/sbx; do
     name=${pkg//\//-}
     if ! go test -c -o "$check/$name.test" "./$pkg"; then failed+=("building $pkg"); continue; fi
     [ -e "$check/$name.test" ] || continue # no tests

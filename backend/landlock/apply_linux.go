@@ -333,6 +333,10 @@ func dropPrivileges(u *User) error {
 func (pr *prepared) confine(s *slot, listener chan<- int, ready <-chan error) error {
 	// 9: Landlock before seccomp, as the filter may refuse what this needs.
 	if err := s.restrict(pr.plan.RestrictFlags); err != nil {
+		var known *backend.SetupError
+		if errors.As(err, &known) {
+			return known
+		}
 		return &backend.SetupError{Step: "landlock", Err: err}
 	}
 	if !pr.plan.grantsRoot() && !sys.DeniesOpen(rootDir) {
@@ -407,6 +411,9 @@ func (w *worker) Wait() backend.Result {
 	}
 	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors)}
 	r.Denials, r.DenialsLost = w.denials.list()
+	if w.slot.exposed {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("the private temporary directory lay in the granted tree of %q, where other workers reach it", filepath.Dir(w.slot.temp)))
+	}
 	if !asked {
 		w.pr.retiring.Go(w.stopSupervisor)
 	}
@@ -489,6 +496,9 @@ type slot struct {
 	env      []string
 	writable []string
 	shared   bool
+	// exposed tells that a grant covers the temp, so that other workers with
+	// that grant reach it.
+	exposed bool
 }
 
 func (pr *prepared) newSlot(extra []fdRule) (s *slot, err error) {
@@ -517,10 +527,9 @@ func (pr *prepared) newSlot(extra []fdRule) (s *slot, err error) {
 }
 
 func (s *slot) makeTemp(p *Plan) error {
-	base, err := filepath.EvalSymlinks(tempBase(p.tempBase))
-	if err != nil {
-		return err
-	}
+	base, exposed := tempBase(p.tempBase, p.policy)
+	s.exposed = exposed
+	var err error
 	if s.temp, err = os.MkdirTemp(base, "sbx-"); err != nil {
 		return err
 	}
@@ -562,18 +571,35 @@ func chown(path string, u *User) error {
 	return os.Lchown(path, u.UID, u.GID)
 }
 
-// tempBase falls back to /tmp when TMPDIR names no usable directory: a worker
-// always has a temp, whatever its caller's variable says.
-func tempBase(want string) string {
-	for _, dir := range []string{want, os.Getenv("TMPDIR")} {
+// tempBase is where the private temp is made: the directory asked for or that
+// of TMPDIR, but rather /tmp or /var/tmp than a directory that a grant covers,
+// for there other workers with that grant would reach it. A worker always has a
+// temp, whatever its caller's variable says.
+func tempBase(want string, p policy.Policy) (base string, shared bool) {
+	usable := ""
+	for _, dir := range []string{want, os.Getenv("TMPDIR"), "/tmp", "/var/tmp"} {
 		if dir == "" || !filepath.IsAbs(dir) {
 			continue
 		}
-		if unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil {
-			return dir
+		real, err := filepath.EvalSymlinks(dir)
+		if err != nil || unix.Faccessat(unix.AT_FDCWD, real, unix.W_OK|unix.X_OK, unix.AT_EACCESS) != nil {
+			continue
+		}
+		if !covered(p, real) {
+			return real, false
+		}
+		if usable == "" {
+			usable = real
 		}
 	}
-	return "/tmp"
+	if usable == "" {
+		return "/tmp", covered(p, "/tmp") // fails with the system's own words
+	}
+	return usable, true
+}
+
+func covered(p policy.Policy, dir string) bool {
+	return slices.ContainsFunc(p.Grants(), func(g policy.Grant) bool { return g.Covers(dir) })
 }
 
 func (s *slot) makeShm(u *User) (err error) {

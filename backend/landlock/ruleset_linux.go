@@ -9,6 +9,7 @@ import (
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 
+	"sandboxd/backend"
 	"sandboxd/internal/sys"
 	"sandboxd/policy"
 )
@@ -107,7 +108,10 @@ func (s *slot) restrict(flags uint32) error {
 	err := ll.LandlockRestrictSelf(s.ruleset, flags)
 	switch {
 	case errors.Is(err, unix.E2BIG):
-		return fmt.Errorf("16 Landlock domains are stacked already, the kernel's limit: %w", err)
+		return &backend.SetupError{
+			Step: "landlock", Err: fmt.Errorf("16 Landlock domains are stacked already, the kernel's limit: %w", err),
+			Hint: "start it outside of the sandboxes around this process",
+		}
 	case err != nil:
 		return fmt.Errorf("restricting the thread: %w", err)
 	}

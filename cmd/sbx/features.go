@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -95,12 +96,14 @@ func doctor(w io.Writer, asJSON bool) error {
 		})
 		return spec, err
 	}
-	var results []canary.Result
+	results := []canary.Result{}
+	unusable := []backend.Capability{}
 	tried, ok := false, true
 	for _, k := range known {
 		b := k.make()
 		c := b.Probe()
 		if !c.Usable {
+			unusable = append(unusable, c)
 			if !asJSON {
 				fmt.Fprintf(w, "%s: not usable: %s\n  fix: %s\n", b.Name(), c.Reason, c.Fix)
 			}
@@ -109,7 +112,7 @@ func doctor(w io.Writer, asJSON bool) error {
 		tried = true
 		res, err := canary.Run(b, resolve)
 		if err != nil {
-			return &exitError{1, fmt.Sprintf("trying %s: %v", b.Name(), err), ""}
+			return &exitError{1, fmt.Sprintf("trying %s: %v", b.Name(), err), "run it outside of any sandbox: its listeners and planted files must work"}
 		}
 		ok = ok && res.OK()
 		results = append(results, res)
@@ -118,17 +121,25 @@ func doctor(w io.Writer, asJSON bool) error {
 		}
 	}
 	if asJSON {
-		if err := encode(w, map[string]any{"schema": report.SchemaVersion, "ok": ok && tried, "backends": results}); err != nil {
+		if err := encode(w, map[string]any{"schema": report.SchemaVersion, "ok": ok && tried, "backends": results, "unusable": unusable}); err != nil {
 			return err
 		}
 	}
 	switch {
 	case !tried:
-		return &exitError{1, "no backend can confine a command on this host", "see the fixes above"}
+		return &exitError{1, "no backend can confine a command on this host", unusableFix(unusable)}
 	case !ok:
 		return &exitError{1, "this host does not hold what the report would claim", "do not rely on sbx here; please report this output"}
 	}
 	return nil
+}
+
+func unusableFix(list []backend.Capability) string {
+	var fixes []string
+	for _, c := range list {
+		fixes = append(fixes, c.Backend+": "+c.Fix)
+	}
+	return strings.Join(fixes, "; ")
 }
 
 func writeChecks(w io.Writer, res canary.Result) {

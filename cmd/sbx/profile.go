@@ -11,6 +11,7 @@ import (
 
 	"sandboxd/policy"
 	"sandboxd/profiles"
+	"sandboxd/report"
 )
 
 func newProfile(stdout, stderr io.Writer) *cobra.Command {
@@ -113,7 +114,10 @@ func profileLint(stdout io.Writer) *cobra.Command {
 				}
 			} else {
 				for _, p := range all {
-					fmt.Fprintln(stdout, p.String())
+					fmt.Fprintf(stdout, "%s: %s\n", p.Severity, p)
+					if p.Hint != "" {
+						fmt.Fprintf(stdout, "  hint: %s\n", policy.Printable(p.Hint))
+					}
 				}
 			}
 			if failed {
@@ -142,7 +146,7 @@ func profileResolve(stdout, stderr io.Writer) *cobra.Command {
 				return err
 			}
 			if asJSON {
-				return encode(stdout, p.Spec())
+				return encode(stdout, report.PolicyOf(p))
 			}
 			writePolicy(stdout, p)
 			return nil

@@ -27,7 +27,7 @@ type reportSink struct {
 	path string
 }
 
-func openReport(spec string) (*reportSink, error) {
+func openReport(spec, workspace string) (*reportSink, error) {
 	if spec == "" {
 		return &reportSink{}, nil
 	}
@@ -49,7 +49,7 @@ func openReport(spec string) (*reportSink, error) {
 		return nil, refuse("name a file that you can write", "opening the report: %v", err)
 	}
 	s := &reportSink{path: spec, name: filepath.Base(spec)}
-	if s.dir, err = os.OpenRoot(filepath.Dir(spec)); err != nil {
+	if s.dir, err = openDirOf(spec, workspace); err != nil {
 		return nil, refuse("make its directory first", "opening the report: %v", err)
 	}
 	if s.temp, err = s.dir.OpenFile(s.tempName(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {

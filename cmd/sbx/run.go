@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"sandboxd/backend"
 	"sandboxd/internal/run"
@@ -44,6 +45,17 @@ func (f *policyFlags) register(c *cobra.Command) {
 	fs.StringVar(&f.cache, "cache", profiles.CacheWorkspace, "where tools keep caches: workspace (kept between sandboxed runs of it) or private (cold each time)")
 	fs.BoolVar(&f.noProject, "no-project-profile", false, "ignore the workspace's own "+profiles.ProjectFile+", which can only tighten")
 	completions(c)
+}
+
+// noEmptyFlags refuses a flag that was given an empty value, as an unset
+// variable in a script does: it must not silently mean the default.
+func noEmptyFlags(c *cobra.Command) (err error) {
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if err == nil && f.Value.Type() != "bool" && f.Value.String() == "" {
+			err = refuse("give it a value, or leave it out", "--%s is empty", f.Name)
+		}
+	})
+	return err
 }
 
 // listValue is a flag that may be repeated. Unlike a comma-separated one it
@@ -194,7 +206,7 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
 			if err := flagsFromEnvironment(c); err != nil {
 				return err
 			}
-			return f.run(args)
+			return f.run(c, args)
 		},
 	}
 	f.register(c)
@@ -214,7 +226,10 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
 	return c
 }
 
-func (f *runFlags) run(args []string) error {
+func (f *runFlags) run(c *cobra.Command, args []string) error {
+	if err := noEmptyFlags(c); err != nil {
+		return err
+	}
 	if len(args) == 0 && !f.dryRun {
 		return refuse("as in: sbx run -- make test", "no command given")
 	}
@@ -224,6 +239,9 @@ func (f *runFlags) run(args []string) error {
 	if f.json && !f.dryRun && f.stdout == "" {
 		return refuse("use --report FILE or --report fd:N, or send the command's output elsewhere with --stdout FILE",
 			"--json would mix the report into the command's own output")
+	}
+	if f.stdout != "" && (f.stdout == f.report || f.stdout == f.stderr) || f.stderr != "" && f.stderr == f.report {
+		return refuse("name a file for each", "--stdout, --stderr and --report name the same file")
 	}
 	backends, err := chooseBackends(f.backend)
 	if err != nil {
@@ -237,6 +255,9 @@ func (f *runFlags) run(args []string) error {
 	if err != nil {
 		return err
 	}
+	if p.Mode() == policy.FullAccess && f.backend != "auto" {
+		return refuse("leave out --backend, or choose another mode", "danger-full-access calls no backend, so --backend %s means nothing", f.backend)
+	}
 	opts := run.Options{
 		Policy: p, Argv: args, Backends: backends, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		OwnTree: true, Version: versionString(), Profiles: f.profiles,
@@ -245,12 +266,11 @@ func (f *runFlags) run(args []string) error {
 	if f.dryRun {
 		return f.printPlan(opts)
 	}
-	f.warnWeak(p)
 	return f.launch(opts)
 }
 
 func (f *runFlags) launch(opts run.Options) error {
-	sink, err := openReport(f.report)
+	sink, err := openReport(f.report, opts.Policy.Workspace())
 	if err != nil {
 		return err
 	}
@@ -261,8 +281,9 @@ func (f *runFlags) launch(opts run.Options) error {
 			_ = o.Close()
 		}
 	}()
-	opts.BeforeStart = func(cmd *backend.Command) error {
-		outputs, err = f.openOutputs(cmd)
+	opts.BeforeStart = func(cmd *backend.Command, e backend.Enforcement) error {
+		f.warnWeak(opts.Policy, e)
+		outputs, err = f.openOutputs(cmd, opts.Policy.Workspace())
 		return err
 	}
 	signals := catchSignals()
@@ -290,7 +311,7 @@ func (f *runFlags) launch(opts run.Options) error {
 }
 
 // openOutputs opens --stdout and --stderr, which no refused launch may touch.
-func (f *runFlags) openOutputs(cmd *backend.Command) (opened []*os.File, err error) {
+func (f *runFlags) openOutputs(cmd *backend.Command, workspace string) (opened []*os.File, err error) {
 	for _, redirect := range []struct {
 		path string
 		to   **os.File
@@ -298,9 +319,9 @@ func (f *runFlags) openOutputs(cmd *backend.Command) (opened []*os.File, err err
 		if redirect.path == "" {
 			continue
 		}
-		file, err := os.OpenFile(redirect.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+		file, err := openOutput(redirect.path, workspace)
 		if err != nil {
-			return opened, backend.Refuse("name a file that you can write", "opening the command's output: %v", err)
+			return opened, err
 		}
 		opened = append(opened, file)
 		*redirect.to = file
@@ -312,7 +333,9 @@ func (f *runFlags) openOutputs(cmd *backend.Command) (opened []*os.File, err err
 func (f *runFlags) afterwards(r *report.Report) {
 	if f.verbose {
 		var b strings.Builder
-		r.WriteText(&b)
+		rest := *r
+		rest.Warnings = r.Warnings[min(len(r.Warnings), f.told):]
+		rest.WriteText(&b)
 		for line := range strings.Lines(b.String()) {
 			fmt.Fprintf(f.errStream, "sbx: %s", line)
 		}
@@ -353,14 +376,14 @@ func warningsOf(notices []profiles.Notice) []string {
 // warnWeak is loud about what the caller gave up in a way that is easily
 // overlooked: accepted gaps and no sandbox at all. Grants that the caller named
 // are in the report.
-func (f *runFlags) warnWeak(p policy.Policy) {
-	if f.quiet {
+func (f *runFlags) warnWeak(p policy.Policy, e backend.Enforcement) {
+	if f.quiet || f.verbose { // -v prints the report, which has all of it
 		return
 	}
 	if p.Mode() == policy.FullAccess {
 		complain(f.errStream, "warning: danger-full-access: no sandbox confines this command", "")
 	}
-	if gaps := p.Spec().AllowGap; gaps != 0 {
+	if gaps := p.Spec().AllowGap.Minus(e.Held()); gaps != 0 {
 		complain(f.errStream, fmt.Sprintf("warning: accepted as not enforced: %s", gaps), "")
 	}
 	if p.Mode().Confined() && p.Net() == policy.NetHost {
@@ -382,7 +405,7 @@ type dryRunReport struct {
 }
 
 func (f *runFlags) printPlan(o run.Options) error {
-	d := dryRunReport{Schema: report.SchemaVersion, DryRun: true, Policy: o.Policy.Spec(), Warnings: o.Warnings}
+	d := dryRunReport{Schema: report.SchemaVersion, DryRun: true, Policy: report.PolicyOf(o.Policy), Warnings: o.Warnings}
 	enforcement := backend.Unconfined(backend.State{Status: backend.Partial, By: []string{"subreaper"}, Gaps: []string{"a tree that forks faster than it can be swept may survive; survivors are reported"}})
 	if o.Policy.Mode().Confined() {
 		choice, err := run.Select(o)
@@ -421,11 +444,11 @@ func writePolicy(w io.Writer, p policy.Policy) {
 		fmt.Fprintf(w, "  deny %s\n", policy.Printable(deny))
 	}
 	fmt.Fprintln(w, "\nenvironment")
-	for _, kv := range s.Env {
-		fmt.Fprintf(w, "  %s\n", policy.Printable(kv))
+	for _, name := range report.PolicyOf(p).EnvNames { // values may be secrets
+		fmt.Fprintf(w, "  %s\n", name)
 	}
 	for _, v := range s.TempEnv {
-		fmt.Fprintf(w, "  %s=<private temp>/%s\n", policy.Printable(v.Name), policy.Printable(v.Sub))
+		fmt.Fprintf(w, "  %s, in the private temp\n", policy.Printable(v.Name))
 	}
 	for _, weak := range s.Weakened {
 		fmt.Fprintf(w, "weakened by %s: %s\n", policy.Printable(weak.Flag), policy.Printable(weak.Meaning))

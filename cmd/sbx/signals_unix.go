@@ -43,6 +43,11 @@ func catchSignals() signals {
 func (s signals) forwardTo(w backend.Worker) (stop func()) {
 	done := make(chan struct{})
 	go func() {
+		// What came during the launch no worker has seen, not from the terminal
+		// either.
+		for len(s.ch) > 0 {
+			_ = w.Signal(<-s.ch)
+		}
 		for {
 			select {
 			case sig := <-s.ch:

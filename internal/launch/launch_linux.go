@@ -272,10 +272,14 @@ func outcomeOf(s waitStatus) backend.Outcome {
 	if s.code == exited {
 		return backend.ExitedWith(int(s.status))
 	}
+	name := unix.SignalName(unix.Signal(s.status))
+	if name == "" { // a real-time signal
+		name = fmt.Sprintf("SIG%d", s.status)
+	}
 	return backend.Outcome{
 		Kind:       backend.Signaled,
 		Signal:     int(s.status),
-		SignalName: unix.SignalName(unix.Signal(s.status)),
+		SignalName: name,
 		CoreDumped: s.code == dumped,
 	}
 }

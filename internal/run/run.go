@@ -32,7 +32,7 @@ type Options struct {
 	Warnings []string
 	// BeforeStart is called when nothing stands against the launch any more, to
 	// do what must not happen for a launch that is refused.
-	BeforeStart func(*backend.Command) error
+	BeforeStart func(*backend.Command, backend.Enforcement) error
 	// Started is called once the worker runs, to forward signals to it. The
 	// returned function is called when it has ended.
 	Started func(backend.Worker) (stop func())
@@ -82,7 +82,7 @@ func execute(o Options, r *report.Report) error {
 	cmd := backend.Command{Path: path, Argv: o.Argv, Dir: dir, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, OwnTree: o.OwnTree}
 	var w backend.Worker
 	if o.Policy.Mode() == policy.FullAccess {
-		if err := o.beforeStart(&cmd); err != nil {
+		if err := o.beforeStart(&cmd, backend.Unconfined(backend.State{})); err != nil {
 			return err
 		}
 		w, err = startDirect(o.Policy, cmd)
@@ -112,11 +112,11 @@ func execute(o Options, r *report.Report) error {
 	return nil
 }
 
-func (o Options) beforeStart(cmd *backend.Command) error {
+func (o Options) beforeStart(cmd *backend.Command, e backend.Enforcement) error {
 	if o.BeforeStart == nil {
 		return nil
 	}
-	return o.BeforeStart(cmd)
+	return o.BeforeStart(cmd, e)
 }
 
 // replanner is a backend that knows a plan which avoids a set-up failure and
@@ -134,7 +134,7 @@ func startConfined(o Options, r *report.Report, cmd backend.Command) (backend.Wo
 			return nil, nil, err
 		}
 		if attempt == 0 {
-			if err := o.beforeStart(&cmd); err != nil {
+			if err := o.beforeStart(&cmd, choice.Plan.Enforcement()); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -244,7 +244,11 @@ func explain(p policy.Policy, r *report.Report, err error) *Failure {
 		if errors.As(setup.Err, &errno) {
 			r.Outcome.Errno = errnoName(errno)
 		}
-		return &Failure{setup.Error(), setup.Hint}
+		hint := setup.Hint
+		if hint == "" {
+			hint = "`sbx doctor` tries the same steps on this host"
+		}
+		return &Failure{setup.Error(), hint}
 	}
 	r.Outcome = backend.Outcome{Kind: backend.SetupFailed, Step: "unknown", Reason: err.Error()}
 	return &Failure{Line: err.Error()}
@@ -259,7 +263,10 @@ func explainExec(p policy.Policy, r *report.Report, e *backend.ExecError) *Failu
 		if r.Executable != "" {
 			return &Failure{fmt.Sprintf("cannot execute %q: its interpreter or loader is missing", e.Path), "check its #! line, or its ELF interpreter with `file`"}
 		}
-		return &Failure{fmt.Sprintf("command not found: %q", e.Path), "the worker's PATH is searched; see it with `sbx run --dry-run`"}
+		if strings.Contains(e.Path, "/") {
+			return &Failure{fmt.Sprintf("command not found: %q", e.Path), "a path is taken from where the command starts (--cwd)"}
+		}
+		return &Failure{fmt.Sprintf("command not found: %q", e.Path), "it is searched in PATH; pass another with --env PATH=..."}
 	case syscall.ENOEXEC:
 		return &Failure{fmt.Sprintf("cannot execute %q: not a program of this machine, and no #! line", e.Path), "run a script by its interpreter, as in: sbx run -- sh SCRIPT"}
 	}
@@ -272,11 +279,14 @@ func explainExec(p policy.Policy, r *report.Report, e *backend.ExecError) *Failu
 		Effect: policy.FSExec, Operation: "execve", Path: policy.Raw(real), Errno: "EACCES", Certainty: backend.Inferred,
 		Source: "execve", Rule: "no grant lets the worker execute this path", Suggestion: "--readable " + ShellQuote(real), Count: 1,
 	}
+	if p.Spec().ExecOnly {
+		d.Suggestion = "--allow-exec " + ShellQuote(real)
+	}
 	if r.Dialect == nil || !r.Dialect.Fits(d.Effect.String(), d.Errno) {
 		return f
 	}
 	r.Denials = append(r.Denials, d)
-	f.Hint = fmt.Sprintf("it lies outside the readable roots: add %s", d.Suggestion)
+	f.Hint = fmt.Sprintf("no grant lets it be executed: add %s", d.Suggestion)
 	return f
 }
 
