@@ -34,25 +34,20 @@ type Request struct {
 // Process is a started child.
 type Process struct {
 	pid     int
-	pidfd   int
+	pidfd   int // -1 before Linux 5.2
 	ownTree bool
-	mu      sync.Mutex // guards pidfd against a Signal beside Wait
-	done    chan struct{}
-	status  waitStatus
-	waitErr error
-}
-
-type waitStatus struct {
-	code   int32 // CLD_EXITED, CLD_KILLED or CLD_DUMPED
-	status int32 // exit code or signal
+	ended   chan struct{} // closed by Wait; lets the launch thread go
+	mu      sync.Mutex    // guards reaped: a Signal may stand beside Wait
+	reaped  bool
 }
 
 // Thread is an OS thread that serves one launch: it is confined, then forks
-// the worker, then waits for it. It may be made ahead of its launch, so that a
-// caller with many launches does not wait for the kernel to build its domain.
+// the worker, then stays until the worker has ended. It may be made ahead of
+// its launch, so that a caller with many launches does not wait for the kernel
+// to build its domain.
 //
-// The thread that starts the child also waits for it: PR_SET_PDEATHSIG fires
-// when the creating *thread* ends, and a thread that carries a Landlock domain
+// It stays because PR_SET_PDEATHSIG fires when the creating *thread* ends, and
+// it does nothing else because a thread that carries a Landlock domain
 // and a filter must never serve another goroutine. It is locked and never
 // unlocked, so the runtime ends it with its goroutine; and the runtime clones
 // new threads from a clean template thread when the current one is locked, so
@@ -123,15 +118,14 @@ func (t *Thread) Start(r Request) (*Process, error) {
 		t.Close()
 		return nil, err
 	}
-	p := &Process{pidfd: -1, ownTree: r.OwnTree, done: make(chan struct{})}
+	p := &Process{pidfd: -1, ownTree: r.OwnTree, ended: make(chan struct{})}
 	attr.Sys.PidFD = &p.pidfd
 	started := make(chan error, 1)
 	t.calls <- func() {
 		err := p.spawn(r, attr)
 		started <- err
 		if err == nil {
-			p.wait()
-			close(p.done)
+			<-p.ended // see Thread
 		}
 	}
 	close(t.calls) // it serves this one launch
@@ -196,28 +190,8 @@ func (p *Process) spawn(r Request, attr *syscall.ProcAttr) error {
 	return nil
 }
 
-// wait blocks this thread in waitid(2) until the child has ended.
-func (p *Process) wait() {
-	// 15: by pidfd, so that the pid cannot be another process' by now.
-	idType, id := unix.P_PID, p.pid
-	if p.pidfd >= 0 {
-		idType, id = unix.P_PIDFD, p.pidfd
-	}
-	for {
-		info, err := sys.WaitExit(idType, id)
-		if err == unix.EINTR {
-			continue
-		}
-		p.status, p.waitErr = waitStatus{info.Code, info.Status}, err
-		return
-	}
-}
-
 // PID is the child's pid.
 func (p *Process) PID() int { return p.pid }
-
-// Done is closed when the root process has ended.
-func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Signal sends a signal to the root process; a process that has ended is no
 // error.
@@ -228,10 +202,8 @@ func (p *Process) Signal(sig os.Signal) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	select {
-	case <-p.done:
-		return nil
-	default:
+	if p.reaped {
+		return nil // its pid may be another's by now
 	}
 	var err error
 	if p.pidfd >= 0 {
@@ -247,39 +219,50 @@ func (p *Process) Signal(sig os.Signal) error {
 }
 
 // Wait blocks until the root process has ended and, with OwnTree, until the
-// rest of its tree has been ended too. It returns what could not be ended.
+// rest of its tree has been ended too. It returns what could not be ended. It
+// must be called, once.
 func (p *Process) Wait() (backend.Outcome, []int) {
-	<-p.done
+	// 15: by pidfd. First without reaping, so that a Signal beside it cannot
+	// reach another process that has got the pid.
+	idType, id := unix.P_PID, p.pid
+	if p.pidfd >= 0 {
+		idType, id = unix.P_PIDFD, p.pidfd
+	}
+	status, err := sys.WaitExit(idType, id, false)
+	p.mu.Lock()
+	if err == nil {
+		_, err = sys.WaitExit(idType, id, true)
+	}
+	p.reaped = true
+	if p.pidfd >= 0 {
+		_ = unix.Close(p.pidfd)
+	}
+	p.mu.Unlock()
+	close(p.ended)
 	// 16: the rest of the tree.
 	var survivors []int
 	if p.ownTree {
 		survivors = endOrphans()
 	}
-	p.mu.Lock()
-	if p.pidfd >= 0 {
-		_ = unix.Close(p.pidfd)
-		p.pidfd = -1
+	if err != nil {
+		return backend.Outcome{Kind: backend.SetupFailed, Step: "wait", Reason: err.Error()}, survivors
 	}
-	p.mu.Unlock()
-	if p.waitErr != nil {
-		return backend.Outcome{Kind: backend.SetupFailed, Step: "wait", Reason: p.waitErr.Error()}, survivors
-	}
-	return outcomeOf(p.status), survivors
+	return outcomeOf(status), survivors
 }
 
-func outcomeOf(s waitStatus) backend.Outcome {
+func outcomeOf(s sys.ExitInfo) backend.Outcome {
 	const exited, dumped = 1, 3 // CLD_EXITED, CLD_DUMPED: sigaction(2)
-	if s.code == exited {
-		return backend.ExitedWith(int(s.status))
+	if s.Code == exited {
+		return backend.ExitedWith(int(s.Status))
 	}
-	name := unix.SignalName(unix.Signal(s.status))
+	name := unix.SignalName(unix.Signal(s.Status))
 	if name == "" { // a real-time signal
-		name = fmt.Sprintf("SIG%d", s.status)
+		name = fmt.Sprintf("SIG%d", s.Status)
 	}
 	return backend.Outcome{
 		Kind:       backend.Signaled,
-		Signal:     int(s.status),
+		Signal:     int(s.Status),
 		SignalName: name,
-		CoreDumped: s.code == dumped,
+		CoreDumped: s.Code == dumped,
 	}
 }

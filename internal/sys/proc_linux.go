@@ -90,8 +90,9 @@ type ExitInfo struct {
 	Status int32 // exit status or signal
 }
 
-// WaitExit waits for a child to end and reaps it. idType is P_PID or P_PIDFD.
-func WaitExit(idType, id int) (ExitInfo, error) {
+// WaitExit waits for a child to end, and reaps it if reap is set (waitid(2)).
+// idType is P_PID or P_PIDFD.
+func WaitExit(idType, id int, reap bool) (ExitInfo, error) {
 	// struct siginfo: si_signo, si_errno, si_code, [pad on 64 bit,] then
 	// si_pid, si_uid, si_status; 128 bytes in all.
 	var info struct {
@@ -99,9 +100,18 @@ func WaitExit(idType, id int) (ExitInfo, error) {
 		pid, uid, status      int32
 		_                     [100]byte
 	}
-	_, _, errno := unix.Syscall6(unix.SYS_WAITID, uintptr(idType), uintptr(id), uintptr(unsafe.Pointer(&info)), unix.WEXITED, 0, 0)
-	if errno != 0 {
-		return ExitInfo{}, errno
+	flags := uintptr(unix.WEXITED)
+	if !reap {
+		flags |= unix.WNOWAIT
 	}
-	return ExitInfo{info.code, info.status}, nil
+	for {
+		_, _, errno := unix.Syscall6(unix.SYS_WAITID, uintptr(idType), uintptr(id), uintptr(unsafe.Pointer(&info)), flags, 0, 0)
+		switch errno {
+		case 0:
+			return ExitInfo{info.code, info.status}, nil
+		case unix.EINTR:
+		default:
+			return ExitInfo{}, fmt.Errorf("waiting for the worker: %w", errno)
+		}
+	}
 }
