@@ -261,10 +261,26 @@ func searchPath(e *elf.File, tag elf.DynTag, file string) []string {
 	return dirs
 }
 
-// triplets are the directories of Debian's multiarch, by machine.
-var triplets = map[elf.Machine]string{
-	elf.EM_X86_64: "x86_64-linux-gnu", elf.EM_AARCH64: "aarch64-linux-gnu", elf.EM_386: "i386-linux-gnu", elf.EM_ARM: "arm-linux-gnueabihf",
-	elf.EM_RISCV: "riscv64-linux-gnu", elf.EM_PPC64: "powerpc64le-linux-gnu", elf.EM_S390: "s390x-linux-gnu",
+// triplet is the directory of Debian's multiarch for a machine; "" if it is
+// not known.
+func triplet(m elf.Machine) string {
+	switch m {
+	case elf.EM_X86_64:
+		return "x86_64-linux-gnu"
+	case elf.EM_AARCH64:
+		return "aarch64-linux-gnu"
+	case elf.EM_386:
+		return "i386-linux-gnu"
+	case elf.EM_ARM:
+		return "arm-linux-gnueabihf"
+	case elf.EM_RISCV:
+		return "riscv64-linux-gnu"
+	case elf.EM_PPC64:
+		return "powerpc64le-linux-gnu"
+	case elf.EM_S390:
+		return "s390x-linux-gnu"
+	}
+	return ""
 }
 
 // loaderDirs are where the loader looks without being told: its configuration
@@ -274,7 +290,7 @@ func (x *execClosure) loaderDirs(e *elf.File) []string {
 		x.dirs = append([]string{}, loaderConf("/etc/ld.so.conf", 0)...)
 	}
 	dirs := slices.Clone(x.dirs)
-	if t := triplets[e.Machine]; t != "" {
+	if t := triplet(e.Machine); t != "" {
 		dirs = append(dirs, "/lib/"+t, "/usr/lib/"+t, "/usr/local/lib/"+t)
 	}
 	if e.Class == elf.ELFCLASS64 {

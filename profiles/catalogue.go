@@ -26,7 +26,7 @@ type Entry struct {
 // List returns every profile that a name can reach, sorted by name. A broken
 // file is listed with its error.
 func List(places Places) []Entry {
-	s := newStore(places)
+	s := newStore(places, newView())
 	var all []Entry
 	for _, name := range s.names() {
 		file, l := s.origin(name)
@@ -53,7 +53,7 @@ type Document struct {
 // Show returns the text of a profile, named or given by a path with a slash,
 // and which file answers to the name. The error is a *[RefusalError].
 func Show(places Places, name string) (Document, error) {
-	s := newStore(places)
+	s := newStore(places, newView())
 	file, l := name, layerFile
 	if !strings.Contains(name, "/") {
 		if bad := badProfileName(name); bad != "" {
@@ -107,8 +107,9 @@ func Lint(ctx LintContext, name string) ([]Problem, error) {
 	}
 	l := linter{
 		checker: checker{file: file, at: positions([]byte(doc.Text)), problems: problems},
-		preset:  doc.Origin == layerBuiltin.String(), store: newStore(ctx.Places), v: newView(),
+		preset:  doc.Origin == layerBuiltin.String(), v: newView(),
 	}
+	l.store = newStore(ctx.Places, l.v)
 	host, home := envMap(ctx.HostEnv), cleanHome(ctx.Home)
 	l.guard = newGuard(l.v, home, host)
 	r := resolver{host: host, v: l.v, path: &toolPath{v: l.v, found: map[string]string{}}}

@@ -32,7 +32,7 @@ func (r *resolver) collectDeny() error {
 		}
 		exp := &expander{v: r.v, home: r.home, host: r.host}
 		for _, d := range p.deny {
-			for _, at := range exp.heads(d) {
+			for _, at := range exp.heads(nil, d) {
 				if !path.IsAbs(at) {
 					at = join(r.spec.Workspace, at)
 				}

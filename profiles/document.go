@@ -129,13 +129,21 @@ func (p Problem) refusal() *RefusalError {
 	return &RefusalError{Msg: "profile " + p.String(), Hint: p.Hint}
 }
 
-// known are the keys of each table, for hints.
-var known = map[string][]string{
-	"":       {"name", "description", "extends", "mode", "net", "deny", "require", "allow_gap", "toolchains", "detect", "grant", "env", "cache"},
-	"detect": {"commands", "env"},
-	"grant":  {"path", "paths", "access", "optional", "os", "reason"},
-	"env":    {"pass", "set", "drop", "reason"},
-	"cache":  {"env", "dir", "reason"},
+// known returns the keys of each table, for hints.
+func known(table string) []string {
+	switch table {
+	case "":
+		return []string{"name", "description", "extends", "mode", "net", "deny", "require", "allow_gap", "toolchains", "detect", "grant", "env", "cache"}
+	case "detect":
+		return []string{"commands", "env"}
+	case "grant":
+		return []string{"path", "paths", "access", "optional", "os", "reason"}
+	case "env":
+		return []string{"pass", "set", "drop", "reason"}
+	case "cache":
+		return []string{"env", "dir", "reason"}
+	}
+	return nil
 }
 
 // parse reads a profile. Problems come in the order of the file; with an error
@@ -181,10 +189,10 @@ func unknownKey(e *toml.DecodeError, file string) Problem {
 	if len(key) > 1 {
 		table = key[0]
 	}
-	if near := nearest(key[len(key)-1], known[table]); near != "" {
+	if near := nearest(key[len(key)-1], known(table)); near != "" {
 		p.Hint = fmt.Sprintf("did you mean %q?", near)
-	} else if len(known[table]) > 0 {
-		p.Hint = "known keys here: " + strings.Join(known[table], ", ")
+	} else if len(known(table)) > 0 {
+		p.Hint = "known keys here: " + strings.Join(known(table), ", ")
 	}
 	return p
 }

@@ -2,7 +2,6 @@ package profiles
 
 import (
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -65,6 +64,9 @@ func hazardOf(name string) string {
 	}
 	for _, h := range hazards {
 		for _, pattern := range h.names {
+			if first := pattern[0]; first != '*' && first != upper[0] { // nearly always
+				continue
+			}
 			if matchName(pattern, upper) {
 				return h.why
 			}
@@ -76,9 +78,6 @@ func hazardOf(name string) string {
 // matchName matches a name against a pattern with "*" at its ends, or once
 // inside.
 func matchName(pattern, name string) bool {
-	if pattern[0] != '*' && pattern[0] != name[0] { // nearly always
-		return false
-	}
 	inner, head := strings.CutPrefix(pattern, "*")
 	inner, tail := strings.CutSuffix(inner, "*")
 	switch {
@@ -111,7 +110,7 @@ var essential = []string{"HOME", "LOGNAME", "PATH", "PWD", "SHELL", Marker, "USE
 var tempNames = []string{"TEMP", "TMP", "TMPDIR", "TMUX_TMPDIR"}
 
 func (r *resolver) collectEnv() error {
-	e := environment{r: r, vars: map[string]string{}, caller: map[string]bool{}, person: map[string]bool{}}
+	e := environment{r: r, vars: make(map[string]string, 56), caller: map[string]bool{}, person: map[string]bool{}}
 	e.pass()
 	e.fill()
 	if err := e.fromFlags(); err != nil {
@@ -120,6 +119,7 @@ func (r *resolver) collectEnv() error {
 	e.drop()
 	e.caches()
 	e.temp()
+	r.spec.Env = make([]string, 0, len(e.vars))
 	for k, v := range e.vars {
 		r.spec.Env = append(r.spec.Env, k+"="+v)
 	}
@@ -201,17 +201,22 @@ func (e *environment) fill() {
 	e.vars[Marker] = "1"
 }
 
+// maxPasswd is room for a hundred thousand users.
+const maxPasswd = 16 << 20
+
 // userName finds the name of a uid in /etc/passwd; "" if it is not there. The
 // C library's other sources would need cgo or a process.
 func userName(uid int) string {
-	data, err := os.ReadFile("/etc/passwd")
+	data, err := readBounded("/etc/passwd", 0, maxPasswd)
 	if err != nil {
 		return ""
 	}
 	want := strconv.Itoa(uid)
 	for line := range strings.Lines(string(data)) {
-		if f := strings.SplitN(line, ":", 4); len(f) == 4 && f[2] == want {
-			return f[0]
+		name, rest, _ := strings.Cut(line, ":")
+		_, rest, _ = strings.Cut(rest, ":") // what stood in for the password
+		if id, _, ok := strings.Cut(rest, ":"); ok && id == want {
+			return name
 		}
 	}
 	return ""

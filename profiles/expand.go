@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"bytes"
 	"path"
 	"slices"
 	"strings"
@@ -27,16 +28,33 @@ func (t *toolPath) lookup(name string) string {
 
 func (t *toolPath) search(name string) string {
 	for _, d := range t.dirs {
-		// Most entries lack most names: one lstat each, no evaluation.
-		if n := t.v.lstat(join(d, name)); n.err != nil {
-			continue
-		}
-		real, n, err := t.v.eval(join(d, name))
-		if err == nil && n.isFile() && t.v.full(real).perm&0o111 != 0 {
+		if real := t.program(d, name); real != "" {
 			return real
 		}
 	}
 	return ""
+}
+
+// has tells whether PATH finds a program at all. Most are the system's, whose
+// directory tends to be the last one: it is asked first.
+func (t *toolPath) has(name string) bool {
+	n := len(t.dirs)
+	return n > 0 && t.program(t.dirs[n-1], name) != "" || t.lookup(name) != ""
+}
+
+// program returns the real path of a program in directory d; "" if it is not
+// there. Most directories lack most names: that costs one lstat and no
+// evaluation, which is less than to list the directories, as some are long.
+func (t *toolPath) program(d, name string) string {
+	at := join(d, name)
+	if !t.v.there(at) {
+		return ""
+	}
+	real, n, err := t.v.eval(at)
+	if err != nil || !n.isFile() || t.v.full(real).perm&0o111 == 0 {
+		return ""
+	}
+	return real
 }
 
 // tree returns the directory that a program brings with it: the parent of the
@@ -50,16 +68,21 @@ func (t *toolPath) tree(name string) string {
 	}
 	dir := path.Dir(real)
 	parent, base := split(dir)
-	if !slices.Contains([]string{"bin", "sbin", "libexec", "shims"}, base) {
+	if !slices.Contains(programDirs, base) {
 		return dir
 	}
-	for _, mark := range []string{"lib", "lib64", "libexec", "pkg"} {
-		if t.v.lstat(join(parent, mark)).err == nil {
+	for _, mark := range installationMarks {
+		if t.v.lstat(join(parent, mark)).errno == 0 {
 			return parent
 		}
 	}
 	return dir
 }
+
+var (
+	programDirs       = []string{"bin", "sbin", "libexec", "shims"}
+	installationMarks = []string{"lib", "lib64", "libexec", "pkg"}
+)
 
 // expander turns the path expressions of profiles into absolute paths.
 type expander struct {
@@ -68,10 +91,13 @@ type expander struct {
 	host map[string]string
 	path *toolPath
 	base string // what relative paths are relative to; "" refuses them
+
+	out, starts []string // room for answers
 }
 
 // expand returns the paths that an expression stands for: none if it names
-// something that is not set or not there.
+// something that is not set or not there. The answer is good until the next
+// question.
 //
 //	~/x              below the home directory
 //	$VAR/x ${VAR}/x  below each directory of a colon-separated variable
@@ -79,31 +105,31 @@ type expander struct {
 //	$(bin:NAME)/x    below the tree of the program that PATH finds for NAME
 //	/x/y*            what is there, in the last component only
 func (e *expander) expand(expr string) []string {
-	var out []string
-	for _, p := range e.heads(expr) {
+	e.out, e.starts = e.out[:0], e.heads(e.starts[:0], expr)
+	for _, p := range e.starts {
 		if !path.IsAbs(p) {
 			if e.base == "" || p == "" {
 				continue
 			}
 			p = join(e.base, p)
 		}
-		if !hasMeta(path.Base(p)) {
-			out = append(out, p)
+		if !hasMeta(p) || !hasMeta(path.Base(p)) {
+			e.out = append(e.out, p)
 			continue
 		}
-		out = append(out, e.glob(p)...)
+		e.out = append(e.out, e.glob(p)...)
 	}
-	return out
+	return e.out
 }
 
-// heads replaces what an expression starts with.
-func (e *expander) heads(expr string) []string {
+// heads replaces what an expression starts with, and appends what comes out.
+func (e *expander) heads(to []string, expr string) []string {
 	switch {
 	case expr == "~" || strings.HasPrefix(expr, "~/"):
 		if e.home == "" {
-			return nil
+			return to
 		}
-		return []string{e.home + expr[1:]}
+		return append(to, e.home+expr[1:])
 	case strings.HasPrefix(expr, "$(bin:"):
 		name, rest, ok := strings.Cut(expr[len("$(bin:"):], ")")
 		tree := ""
@@ -111,31 +137,30 @@ func (e *expander) heads(expr string) []string {
 			tree = e.path.tree(name)
 		}
 		if tree == "" {
-			return nil
+			return to
 		}
-		return []string{tree + rest}
+		return append(to, tree+rest)
 	case strings.HasPrefix(expr, "$"):
-		return e.variable(expr[1:])
+		return e.variable(to, expr[1:])
 	}
-	return []string{expr}
+	return append(to, expr)
 }
 
-func (e *expander) variable(expr string) []string {
+func (e *expander) variable(to []string, expr string) []string {
 	name, fallback, rest := cutVariable(expr)
 	value := e.host[name]
 	if value == "" {
 		if fallback == "" {
-			return nil
+			return to
 		}
-		value = strings.Join(e.heads(fallback), ":")
+		value = strings.Join(e.heads(nil, fallback), ":")
 	}
-	var out []string
-	for _, d := range strings.Split(value, ":") {
+	for d := range strings.SplitSeq(value, ":") {
 		if path.IsAbs(d) { // a relative value would mean another place in each directory
-			out = append(out, path.Clean(d)+rest)
+			to = append(to, path.Clean(d)+rest)
 		}
 	}
-	return out
+	return to
 }
 
 // cutVariable splits what follows a "$": NAME, {NAME} or {NAME:-DEFAULT}.
@@ -154,7 +179,14 @@ func cutVariable(expr string) (name, fallback, rest string) {
 	return expr[:i], "", expr[i:]
 }
 
-func hasMeta(s string) bool { return strings.ContainsAny(s, "*?[") }
+func hasMeta(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c == '*' || c == '?' || c == '[' {
+			return true
+		}
+	}
+	return false
+}
 
 // glob matches the last component against what is in its directory.
 func (e *expander) glob(p string) []string {
@@ -162,11 +194,19 @@ func (e *expander) glob(p string) []string {
 	if err != nil {
 		return nil
 	}
+	l := e.v.list(dir)
+	if l == nil {
+		return nil
+	}
 	var out []string
-	names, _ := e.v.list(dir)
-	for i := range names {
-		name := names[i].name
-		if ok, err := path.Match(path.Base(p), name); ok && err == nil {
+	pattern := path.Base(p)
+	plain := []byte(pattern[:strings.IndexAny(pattern, `*?[\`)]) // what every match starts with
+	for i := range l.entries {
+		if !bytes.HasPrefix(l.name(i), plain) { // nearly always
+			continue
+		}
+		name := string(l.name(i))
+		if ok, err := path.Match(pattern, name); ok && err == nil {
 			out = append(out, join(dir, name))
 		}
 	}

@@ -19,7 +19,7 @@ func (r *resolver) noteGit() error {
 	switch n := r.v.lstat(file); {
 	case n.isFile():
 		r.noteGitDir(file)
-	case n.err != nil:
+	case n.errno != 0:
 		r.noteParentRepo()
 	}
 	return nil

@@ -25,7 +25,12 @@ func (r *resolver) grantWorkspace() error {
 	return nil
 }
 
-func (r *resolver) grant(g policy.Grant) { r.spec.Grants = append(r.spec.Grants, g) }
+func (r *resolver) grant(g policy.Grant) {
+	if r.spec.Grants == nil {
+		r.spec.Grants = make([]policy.Grant, 0, 112) // of which a page that is not used costs nothing
+	}
+	r.spec.Grants = append(r.spec.Grants, g)
+}
 
 // grantPresets finds the presets that apply and adds their grants, then those
 // of the profiles that the caller named.
@@ -72,7 +77,7 @@ func (r *resolver) applies(p *profile, name string, exp *expander) bool {
 		return true
 	}
 	return slices.ContainsFunc(p.detectEnv, func(k string) bool { return path.IsAbs(r.host[k]) }) ||
-		slices.ContainsFunc(p.commands, func(c string) bool { return exp.path.lookup(c) != "" })
+		slices.ContainsFunc(p.commands, func(c string) bool { return exp.path.has(c) })
 }
 
 func (r *resolver) grantProfile(p *profile, exp *expander) error {
@@ -185,7 +190,8 @@ func (r *resolver) noteOdd(who, at string, err error) {
 
 // scanPath resolves the worker's PATH once.
 func (r *resolver) scanPath() {
-	for _, d := range strings.Split(r.workerPath(), ":") {
+	r.path.dirs = make([]string, 0, 16)
+	for d := range strings.SplitSeq(r.workerPath(), ":") {
 		if !path.IsAbs(d) {
 			r.strange = append(r.strange, Notice{Info, fmt.Sprintf("PATH entry %q depends on the current directory: nothing is granted for it", d)})
 			continue
@@ -195,7 +201,6 @@ func (r *resolver) scanPath() {
 			continue
 		}
 		r.path.dirs = append(r.path.dirs, real)
-		r.v.listIfSmall(real) // every tool is looked for in each
 	}
 }
 
@@ -324,35 +329,48 @@ func (r *resolver) settleGrants() error {
 }
 
 func settle(grants []policy.Grant) []policy.Grant {
-	at := make(map[policy.Raw]int, len(grants))
-	var merged []policy.Grant
-	for _, g := range grants {
-		i, ok := at[g.Path]
-		if !ok {
-			at[g.Path] = len(merged)
-			merged = append(merged, g)
-			continue
+	kept := make([]policy.Grant, 0, len(grants))
+	order := pathOrder(grants)
+	for i := 0; i < len(order); {
+		g := grants[order[i]]
+		for i++; i < len(order) && grants[order[i]].Path == g.Path; i++ {
+			if more := &grants[order[i]]; !g.Access.Has(more.Access) {
+				g.Access |= more.Access
+				g.Reason += "; " + more.Reason
+				g.Source += "," + more.Source
+			}
 		}
-		if m := &merged[i]; !m.Access.Has(g.Access) {
-			m.Access |= g.Access
-			m.Reason += "; " + g.Reason
-			m.Source += "," + g.Source
-		}
-	}
-	out := make([]policy.Grant, 0, len(merged))
-	for _, g := range merged {
-		if !coveredAbove(g, merged, at) {
-			out = append(out, g)
+		if !coveredAbove(&g, kept) {
+			kept = append(kept, g)
 		}
 	}
-	slices.SortFunc(out, func(a, b policy.Grant) int { return strings.Compare(string(a.Path), string(b.Path)) })
-	return out
+	return kept
 }
 
-func coveredAbove(g policy.Grant, merged []policy.Grant, at map[policy.Raw]int) bool {
-	for p := string(g.Path); p != "/"; {
-		p, _ = split(p)
-		if i, ok := at[policy.Raw(p)]; ok && merged[i].Kind == policy.Tree && merged[i].Access.Has(g.Access) {
+// pathOrder numbers the grants in the order of their paths, so that a path
+// follows all that hold it. Those of one path keep the order in which they
+// came, and with it that of their reasons. Numbers are moved as grants are
+// large.
+func pathOrder(grants []policy.Grant) []int {
+	order := make([]int, len(grants))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(strings.Compare(string(grants[a].Path), string(grants[b].Path)), a-b)
+	})
+	return order
+}
+
+// coveredAbove tells whether a tree that holds g gives the same access. A
+// tree that was dropped itself is not missed: what covers it covers g as well.
+func coveredAbove(g *policy.Grant, kept []policy.Grant) bool {
+	for i := range kept {
+		k := &kept[i]
+		if n := len(k.Path); n >= len(g.Path) || g.Path[n] != '/' && k.Path != "/" { // nearly always
+			continue
+		}
+		if k.Kind == policy.Tree && k.Access.Has(g.Access) && policy.Within(string(g.Path), string(k.Path)) {
 			return true
 		}
 	}

@@ -73,11 +73,10 @@ type guard struct {
 	cache    string   // where the caches of all workspaces are
 	linked   []string // where credentials really are, if not at their usual place
 	expanded bool
-	joined   map[string][]string // credentials of each home, absolute
 }
 
 func newGuard(v *view, home string, host map[string]string) *guard {
-	g := &guard{v: v, homes: []string{"/root"}, joined: map[string][]string{}}
+	g := &guard{v: v, homes: []string{"/root"}}
 	if home != "" {
 		if real, n, err := v.eval(home); err == nil && n.isDir() {
 			g.real = real
@@ -94,7 +93,10 @@ func newGuard(v *view, home string, host map[string]string) *guard {
 	for _, s := range namedSecrets {
 		if d := host[s.env]; path.IsAbs(d) {
 			for _, sub := range s.subs {
-				g.linked = append(g.linked, g.realOr(path.Join(d, sub)))
+				// Nothing could be granted beside a secret at the root.
+				if at := g.realOr(path.Join(d, sub)); at != "/" {
+					g.linked = append(g.linked, at)
+				}
 			}
 		}
 	}
@@ -152,14 +154,17 @@ func (g *guard) homeOf(p string) string {
 			return h
 		}
 	}
-	for _, base := range []string{"/home/", "/Users/"} {
+	for _, base := range homeRoots {
 		if rest, ok := strings.CutPrefix(p, base); ok {
 			user, _, _ := strings.Cut(rest, "/")
-			return base + user
+			return p[:len(base)+len(user)]
 		}
 	}
 	return ""
 }
+
+// homeRoots hold one home directory per user.
+var homeRoots = []string{"/home/", "/Users/"}
 
 // holdsHome tells whether p is a home directory or holds one.
 func (g *guard) holdsHome(p string) bool {
@@ -194,37 +199,44 @@ func (g *guard) refuses(p string, wide bool) string {
 	return ""
 }
 
-// credentialsOf are the credentials below a home, absolute; none for "".
-func (g *guard) credentialsOf(home string) []string {
-	if home == "" {
-		return nil
-	}
-	list, ok := g.joined[home]
-	if !ok {
-		list = make([]string, len(credentials))
-		for i, c := range credentials {
-			list[i] = join(home, c)
-		}
-		g.joined[home] = list
-	}
-	return list
-}
-
 // secret returns the credential that granting p would expose, or "".
 func (g *guard) secret(p string, wide bool) string {
-	touches := func(s string) bool {
-		// The second byte tells most apart without a closer look.
-		return (p == "/" || p[1] == s[1]) && (policy.Within(p, s) || wide && policy.Within(s, p))
+	if s := g.credential(p, wide); s != "" {
+		return s
 	}
-	for _, list := range [][]string{g.credentialsOf(g.homeOf(p)), systemSecrets} {
-		for _, s := range list {
-			if touches(s) {
-				return s
-			}
+	if s := touched(p, systemSecrets, wide); s != "" {
+		return s
+	}
+	return touched(p, g.links(), wide)
+}
+
+// credential is secret for what lies in the home directory that p is in.
+func (g *guard) credential(p string, wide bool) string {
+	home := g.homeOf(p)
+	if home == "" {
+		return ""
+	}
+	if p == home {
+		if wide {
+			return join(home, credentials[0])
 		}
+		return ""
 	}
-	for _, s := range g.links() {
-		if touches(s) {
+	if c := touched(p[len(home)+1:], credentials, wide); c != "" {
+		return join(home, c)
+	}
+	return ""
+}
+
+// touched returns the first of secrets that lies in p, if wide, or that p is
+// or lies in; "" if none does. All are absolute, or relative to one place.
+func touched(p string, secrets []string, wide bool) string {
+	for _, s := range secrets {
+		// The last byte that both have tells most apart.
+		if last := min(len(p), len(s)) - 1; p[last] != s[last] && p != "/" {
+			continue
+		}
+		if policy.Within(p, s) || wide && policy.Within(s, p) {
 			return s
 		}
 	}
@@ -241,13 +253,14 @@ func (g *guard) links() []string {
 	if g.real == "" {
 		return g.linked
 	}
-	top, listed := g.v.list(g.real)
-	for i, p := range g.credentialsOf(g.real) {
-		if name, _, _ := strings.Cut(credentials[i], "/"); listed {
+	top := g.v.list(g.real)
+	for _, c := range credentials {
+		if name, _, _ := strings.Cut(c, "/"); top != nil {
 			if _, there := top.find(name); !there {
 				continue
 			}
 		}
+		p := join(g.real, c)
 		if real, _, err := g.v.eval(p); err == nil && real != p && !slices.Contains(g.linked, real) {
 			g.linked = append(g.linked, real)
 		}
@@ -376,10 +389,8 @@ func (g *guard) workspaceRefusal(p string) string {
 	if g.cache == p {
 		return "holds sbx's own files"
 	}
-	for _, s := range g.credentialsOf(g.homeOf(p)) {
-		if policy.Within(p, s) || policy.Within(s, p) {
-			return "holds or lies in " + show(s) + ", where secrets are kept"
-		}
+	if s := g.credential(p, true); s != "" {
+		return "holds or lies in " + show(s) + ", where secrets are kept"
 	}
 	return ""
 }

@@ -3,7 +3,6 @@ package profiles
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -54,12 +53,13 @@ func cleanHome(home string) string {
 // store finds and reads profiles, each at most once.
 type store struct {
 	places Places
+	v      *view
 	loaded map[string]*profile
 	exists map[string]bool // whether a directory is there at all
 }
 
-func newStore(p Places) *store {
-	return &store{places: p, loaded: map[string]*profile{}, exists: map[string]bool{}}
+func newStore(p Places, v *view) *store {
+	return &store{places: p, v: v, loaded: map[string]*profile{}, exists: map[string]bool{}}
 }
 
 // origin returns the file that answers to a name, the strongest first.
@@ -81,7 +81,8 @@ func (s *store) origin(name string) (string, layer) {
 func (s *store) has(dir string) bool {
 	got, ok := s.exists[dir]
 	if !ok {
-		got = exists(dir)
+		_, _, err := s.v.eval(dir)
+		got = err == nil
 		s.exists[dir] = got
 	}
 	return got
@@ -178,30 +179,69 @@ func builtinByName(name string) *profile {
 
 var (
 	errNotRegular = errors.New("is not a regular file")
-	errTooBig     = fmt.Errorf("is bigger than %d KiB", maxFile>>10)
+	errTooBig     = errors.New("is bigger than 256 KiB") // that is maxFile
 )
 
-// readRegular reads a bounded regular file. It opens without waiting, so that
+// readRegular reads a regular file of no more than maxFile.
+func readRegular(file string, extraFlags int) ([]byte, error) {
+	return readBounded(file, extraFlags, maxFile)
+}
+
+// readBounded reads a regular file of no more than most bytes. It opens without waiting, so that
 // a FIFO in its place cannot hang the launch, and looks at what it opened, so
 // that a swap in between changes nothing.
-func readRegular(file string, extraFlags int) ([]byte, error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK|extraFlags, 0)
+func readBounded(file string, extraFlags, most int) ([]byte, error) {
+	fd, err := openFile(file, extraFlags)
 	if err != nil {
-		return nil, err
+		return nil, &os.PathError{Op: "open", Path: file, Err: err}
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
+	defer syscall.Close(fd)
+	var st syscall.Stat_t
+	if err := syscall.Fstat(fd, &st); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: file, Err: err}
 	}
-	if !info.Mode().IsRegular() {
+	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return nil, errNotRegular
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
+	data, err := readAll(fd, int(min(max(st.Size, 0), int64(most))), most)
+	if err != nil {
+		return data, &os.PathError{Op: "read", Path: file, Err: err}
+	}
+	if len(data) > most {
 		return nil, errTooBig
 	}
-	return data, err
+	return data, nil
+}
+
+// openFile opens a file for reading without package os, whose files set up a
+// poller that no launch needs.
+func openFile(file string, extraFlags int) (int, error) {
+	for {
+		fd, err := syscall.Open(file, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK|extraFlags, 0)
+		if err != syscall.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// readAll reads to the end, or until it has more than most bytes. The size is
+// a guess only: the file may change meanwhile.
+func readAll(fd, size, most int) ([]byte, error) {
+	data := make([]byte, 0, size+1)
+	for len(data) <= most {
+		if len(data) == cap(data) {
+			data = slices.Grow(data, 4096)
+		}
+		n, err := syscall.Read(fd, data[len(data):cap(data)])
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return data, err
+		}
+		data = data[:len(data)+n]
+	}
+	return data, nil
 }
 
 // readDir lists a directory in any order, without looking at the entries.

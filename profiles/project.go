@@ -24,12 +24,12 @@ var loosening = []struct {
 func (r *resolver) readProject() error {
 	file := join(r.spec.Workspace, ProjectFile)
 	if r.req.NoProjectProfile {
-		if r.v.lstat(file).err == nil {
+		if r.v.lstat(file).errno == 0 {
 			r.weaken("--no-project-profile", "the project's own limits in "+show(file)+" do not apply")
 		}
 		return nil
 	}
-	if n := r.v.lstat(file); errors.Is(n.err, syscall.ENOENT) || errors.Is(n.err, syscall.ENAMETOOLONG) {
+	if errno := r.v.lstat(file).errno; errno == syscall.ENOENT || errno == syscall.ENAMETOOLONG {
 		return nil
 	}
 	data, err := readRegular(file, syscall.O_NOFOLLOW)

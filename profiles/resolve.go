@@ -65,6 +65,7 @@ type resolver struct {
 	active     []*profile // what grants: presets, then chosen
 	toolchains []string   // the only presets, if limited
 	limited    bool
+	open       bool   // the workspace may be read, written and entered
 	cwdNamed   string // as the caller wrote it, absolute
 	caches     []cacheRule
 	odd        map[string]bool // components that were noticed already
@@ -73,22 +74,14 @@ type resolver struct {
 
 func newResolver(req Request) *resolver {
 	r := &resolver{req: req, host: envMap(req.HostEnv), home: cleanHome(req.Home), v: newView(), odd: map[string]bool{}}
+	r.v.keepUsual(r.home)
 	r.guard = newGuard(r.v, r.home, r.host)
-	// Listing what many grants are looked for in once is cheaper than asking
-	// for each.
-	for _, d := range []string{"/etc", r.home} {
-		if d != "" {
-			if real, n, err := r.v.eval(d); err == nil && n.isDir() {
-				r.v.list(real)
-			}
-		}
-	}
 	places := PlacesFor(r.home, nil)
 	if d := xdg(r.host, r.home, "XDG_CONFIG_HOME", ".config"); d != "" {
 		places.User = d + "/sbx/profiles"
 	}
 	places.Admin = cmp.Or(req.AdminDir, AdminDir)
-	r.store = newStore(places)
+	r.store = newStore(places, r.v)
 	r.path = &toolPath{v: r.v, found: map[string]string{}}
 	return r
 }
@@ -193,6 +186,12 @@ func (r *resolver) placeWorkspace() error {
 	if !n.isDir() {
 		return refuse("name the directory that holds it: --workspace "+shellQuote(path.Dir(real)), "%s %s is not a directory", flag, show(named))
 	}
+	// Nearly always everything is allowed, and one question settles it.
+	r.open = may(real, accessR|accessW|accessX) == nil
+	if r.open {
+		r.spec.Workspace = real
+		return nil
+	}
 	if err := may(real, accessX); err != nil {
 		return &RefusalError{Msg: fmt.Sprintf("workspace %s cannot be read: %v", show(real), err), Hint: "see who may: ls -ld " + shellQuote(real), Err: err}
 	}
@@ -233,15 +232,21 @@ func (r *resolver) decideMode() error {
 	r.spec.Mode, r.spec.Net = mode, net
 	if mode == policy.FullAccess {
 		r.weaken("--mode "+mode.String(), "no sandbox: the command may do whatever you may")
-	} else if meaning := netMeanings[net]; meaning != "" {
+	} else if meaning := netMeaning(net); meaning != "" {
 		r.weaken("--net "+net.String(), meaning)
 	}
 	return nil
 }
 
-var netMeanings = map[policy.Net]string{
-	policy.NetProxy: "the worker reaches the hosts that the proxy allows",
-	policy.NetHost:  "the worker uses the host's network, unconfined",
+// netMeaning says what a rung of the network ladder opens; "" if nothing.
+func netMeaning(net policy.Net) string {
+	switch net {
+	case policy.NetProxy:
+		return "the worker reaches the hosts that the proxy allows"
+	case policy.NetHost:
+		return "the worker uses the host's network, unconfined"
+	}
+	return ""
 }
 
 func (r *resolver) checkContradictions() error {
@@ -282,6 +287,9 @@ func (r *resolver) checkWorkspace() error {
 	w := r.spec.Workspace
 	if why := r.guard.workspaceRefusal(w); why != "" {
 		return refuse(r.workspaceHint(w), "workspace %s %s", show(w), why)
+	}
+	if r.open {
+		return nil
 	}
 	if err := may(w, accessR|accessX); err != nil {
 		return &RefusalError{Msg: fmt.Sprintf("workspace %s cannot be read: %v", show(w), err), Hint: "see who may: ls -ld " + shellQuote(w), Err: err}

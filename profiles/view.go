@@ -2,11 +2,14 @@ package profiles
 
 import (
 	"errors"
-	"os"
 	"path"
 	"strings"
 	"syscall"
 )
+
+// maxDeep is the longest path that is resolved directory by directory, which
+// goes as deep as the path does.
+const maxDeep = 4096
 
 // maxLinks is how many symbolic links one path may lead through, as in Linux.
 const maxLinks = 40
@@ -14,13 +17,10 @@ const maxLinks = 40
 // node is what stands at one real path. What a listing told is its kind only:
 // the other fields need [view.full].
 type node struct {
-	kind   uint32 // the type bits of st_mode
-	full   bool
-	perm   uint32 // the rest of st_mode
-	uid    uint32
-	size   int64
-	target string // of a symbolic link
-	err    error  // why there is none
+	kind  uint32        // the type bits of st_mode
+	perm  uint32        // the rest of st_mode
+	uid   uint32        // its owner
+	errno syscall.Errno // why there is none; 0 if there is one
 }
 
 func (n node) isDir() bool  { return n.kind == syscall.S_IFDIR }
@@ -29,116 +29,216 @@ func (n node) isChar() bool { return n.kind == syscall.S_IFCHR }
 
 // view is one look at the file system: each path is asked for once, so that a
 // resolve is cheap and agrees with itself.
+//
+// A launch waits for all of this, in a process that has just started: there, a
+// system call and a page of fresh memory cost more than anything that is
+// computed. So the few directories that most questions are about are listed,
+// and everything else is asked for by name.
 type view struct {
-	nodes map[string]node
-	lists map[string]listing
-	asked map[string]int // questions about a directory that is not listed
-	dirs  map[string]resolved
+	nodes map[string]node      // what lstat told, by real path
+	links map[string]string    // where symbolic links lead, by real path
+	dirs  map[string]directory // existing directories, by the path that was asked for
+	lists []*listing           // a handful
+	buf   []byte               // room for more listings
 }
 
-// resolved is the answer to one question for a directory.
-type resolved struct {
+// directory is a path that leads to something: a directory, if all is well.
+type directory struct {
 	real  string
 	isDir bool
-	err   error
+	list  *listing // if it is listed
 }
 
-// listing holds the names in a directory, in no order. The lists are short and
-// rarely asked: a map would cost more to make than it saves.
-type listing []entry
+func newView() *view {
+	return &view{nodes: make(map[string]node, 96), links: make(map[string]string, 24), dirs: make(map[string]directory, 48)}
+}
 
+// listing holds the names in a real directory, in no order. Most questions to
+// it are about what is not there. A map would cost more to make than it saves,
+// so that names are told apart by their length and two of their bytes first.
+type listing struct {
+	dir     string
+	names   []byte // holds every name
+	entries []entry
+	heads   [64]int32 // one more than the first entry of each chain; 0 if none
+}
+
+// entry is one name of a listing.
 type entry struct {
-	name string
-	kind uint32 // as in node; 0 is not known
+	at   uint32 // where the name starts
+	next int32  // in the chain, as in heads
+	kind uint16 // as in node; 0 is not known
+	len  uint8  // no name is longer, see maxName
 }
 
-func (l listing) find(name string) (kind uint32, found bool) {
-	for i := range l {
-		if l[i].name == name {
-			return l[i].kind, true
+// maxName is how long a name may be; a longer one is an error of its own kind.
+const maxName = 255
+
+// add appends the name that stands in names.
+func (l *listing) add(at, size int, kind uint32) {
+	if size <= 0 || size > maxName {
+		return
+	}
+	c := chain(l.names[at], l.names[at+size-1], size)
+	l.entries = append(l.entries, entry{at: uint32(at), next: l.heads[c], kind: uint16(kind), len: uint8(size)})
+	l.heads[c] = int32(len(l.entries))
+}
+
+// chain spreads names by what looking at them costs nothing.
+func chain(first, last byte, size int) int {
+	return (int(first) + 5*int(last) + 17*size) % len(listing{}.heads)
+}
+
+// name is the name of an entry, in place.
+func (l *listing) name(i int) []byte {
+	e := &l.entries[i]
+	return l.names[e.at:][:e.len]
+}
+
+func (l *listing) find(name string) (kind uint32, found bool) {
+	if name == "" || len(name) > maxName {
+		return 0, false
+	}
+	i := l.heads[chain(name[0], name[len(name)-1], len(name))]
+	for ; i > 0; i = l.entries[i-1].next {
+		if string(l.name(int(i-1))) == name {
+			return uint32(l.entries[i-1].kind), true
 		}
 	}
 	return 0, false
 }
 
-func newView() *view {
-	return &view{nodes: make(map[string]node, 150), lists: map[string]listing{}, asked: map[string]int{}, dirs: map[string]resolved{}}
+// node is what a listing alone can tell about a name.
+func (l *listing) node(name string) (n node, ok bool) {
+	kind, found := l.find(name)
+	if !found && len(name) <= maxName {
+		return node{errno: syscall.ENOENT}, true
+	}
+	return node{kind: kind}, kind != 0
 }
 
-// A directory is listed instead of asked about once more questions than this
-// came up, if it is small: one listing then is cheaper than what follows.
-const (
-	askLimit  = 3
-	smallList = 4 << 10
-)
+// keep lists real directory dir for good, so that no question about what is in
+// it costs a system call. It comes before the first question, as all answers
+// must agree. A directory that cannot be listed is asked instead.
+func (v *view) keep(dir string) {
+	if v.listed(dir) != nil {
+		return
+	}
+	if l, err := v.readListing(dir); err == nil {
+		v.lists = append(v.lists, l)
+	}
+}
+
+// keepUsual lists the directories in which most of what the presets name is
+// looked for: so many names that to ask for each would take longer.
+func (v *view) keepUsual(home string) {
+	v.keep("/")
+	dirs := []string{"/etc", home, home + "/.config"}
+	if home == "" {
+		dirs = dirs[:1]
+	}
+	for _, d := range dirs {
+		if real, n, err := v.eval(d); err == nil && n.isDir() {
+			v.keep(real)
+		}
+	}
+}
+
+func (v *view) listed(dir string) *listing {
+	for _, l := range v.lists {
+		if l.dir == dir {
+			return l
+		}
+	}
+	return nil
+}
+
+// list lists a real directory; nil if that is not possible.
+func (v *view) list(dir string) *listing {
+	if l := v.listed(dir); l != nil {
+		return l
+	}
+	l, err := v.readListing(dir)
+	if err != nil {
+		return nil
+	}
+	return l
+}
 
 // lstat looks at p, whose parents are real directories.
 func (v *view) lstat(p string) node {
-	if n, ok := v.nodes[p]; ok {
-		return n
-	}
 	dir, name := split(p)
-	if l := v.consider(dir, p); l != nil {
+	return v.child(v.listed(dir), p, name)
+}
+
+// child is lstat of p, which is a name in a directory that may be listed.
+func (v *view) child(l *listing, p, name string) node {
+	if p == "/" {
+		return node{kind: syscall.S_IFDIR}
+	}
+	if l != nil {
 		if n, ok := l.node(name); ok {
 			return n
 		}
 	}
-	n := stat(p)
-	v.nodes[p] = n
-	return n
-}
-
-// consider returns the listing of a directory, if there is one or if it is
-// time to make one.
-func (v *view) consider(dir, p string) listing {
-	if l, ok := v.lists[dir]; ok || p == "/" {
-		return l
-	}
-	v.asked[dir]++
-	if v.asked[dir] != askLimit+1 || dir == "/dev" { // /dev: few answers, long list
-		return nil
-	}
-	return v.listIfSmall(dir)
-}
-
-func (v *view) listIfSmall(dir string) listing {
-	if d := v.full(dir); d.size <= 0 || d.size > smallList {
-		return nil
-	}
-	l, _ := v.list(dir)
-	return l
-}
-
-// node is what a listing alone can tell about a name.
-func (l listing) node(name string) (n node, ok bool) {
-	kind, found := l.find(name)
-	if !found && len(name) <= 255 { // a longer name is another error
-		return node{err: syscall.ENOENT}, true
-	}
-	return node{kind: kind}, kind != 0 && kind != syscall.S_IFLNK
+	return v.full(p)
 }
 
 // full is lstat with every field.
 func (v *view) full(p string) node {
-	if n, ok := v.nodes[p]; ok && (n.full || n.err != nil) {
-		return n
+	n, ok := v.nodes[p]
+	if !ok {
+		n = stat(p)
+		v.nodes[p] = n
 	}
-	n := stat(p)
-	v.nodes[p] = n
 	return n
+}
+
+// there tells whether something stands at p. It is for questions that are
+// asked once and whose answer mostly is no: a no is not remembered.
+func (v *view) there(p string) bool {
+	dir, name := split(p)
+	if l := v.listed(dir); l != nil {
+		return v.child(l, p, name).errno == 0
+	}
+	n, ok := v.nodes[p]
+	if !ok {
+		if n = stat(p); n.errno == 0 {
+			v.nodes[p] = n
+		}
+	}
+	return n.errno == 0
+}
+
+// readlink tells where the symbolic link at real path p leads.
+func (v *view) readlink(p string) (string, error) {
+	target, ok := v.links[p]
+	if ok {
+		return target, nil
+	}
+	target, err := readlink(p)
+	if err == nil {
+		v.links[p] = target
+	}
+	return target, err
 }
 
 func stat(p string) node {
 	var st syscall.Stat_t
 	if err := lstat(p, &st); err != nil {
-		return node{err: err}
+		return node{errno: errnoOf(err)}
 	}
 	mode := uint32(st.Mode)
-	n := node{kind: mode & syscall.S_IFMT, perm: mode &^ syscall.S_IFMT, uid: st.Uid, size: st.Size, full: true}
-	if n.kind == syscall.S_IFLNK {
-		n.target, n.err = readlink(p)
+	return node{kind: mode & syscall.S_IFMT, perm: mode &^ syscall.S_IFMT, uid: st.Uid}
+}
+
+// errnoOf is the number in an error of package syscall, which returns no other
+// kind.
+func errnoOf(err error) syscall.Errno {
+	if errno, ok := err.(syscall.Errno); ok {
+		return errno
 	}
-	return n
+	return syscall.EINVAL
 }
 
 // split cuts a clean absolute path before its last component.
@@ -155,32 +255,26 @@ func split(p string) (dir, name string) {
 
 func lstat(p string, st *syscall.Stat_t) (err error) {
 	for {
-		if err = syscall.Lstat(p, st); !errors.Is(err, syscall.EINTR) {
+		if err = syscall.Lstat(p, st); err != syscall.EINTR {
 			return err
 		}
 	}
 }
 
+// readlink reads a link without package os, which costs more than the call.
 func readlink(p string) (string, error) {
-	target, err := os.Readlink(p)
-	if pe := (*os.PathError)(nil); errors.As(err, &pe) {
-		return "", pe.Err
+	for buf := make([]byte, 128); ; buf = make([]byte, 2*len(buf)) {
+		n, err := syscall.Readlink(p, buf)
+		for err == syscall.EINTR {
+			n, err = syscall.Readlink(p, buf)
+		}
+		if err != nil {
+			return "", err
+		}
+		if n < len(buf) {
+			return string(buf[:n]), nil
+		}
 	}
-	return target, err
-}
-
-// list lists a real directory; not ok if that is not possible. Once listed,
-// what is missing below it costs no system call.
-func (v *view) list(dir string) (listing, bool) {
-	if l, ok := v.lists[dir]; ok {
-		return l, l != nil
-	}
-	l, err := readListing(dir)
-	if err != nil {
-		return nil, false
-	}
-	v.lists[dir] = l
-	return l, true
 }
 
 // oddPath is why a path could not be resolved.
@@ -192,39 +286,59 @@ type oddPath struct {
 func (o *oddPath) Error() string { return o.err.Error() }
 func (o *oddPath) Unwrap() error { return o.err }
 
+// odd is the error about a component that is not there or of the wrong kind.
+// What is merely missing is no news to anybody, so it needs no place.
+func odd(at string, errno syscall.Errno) error {
+	if errno == syscall.ENOENT {
+		return errno
+	}
+	return &oddPath{at, errno}
+}
+
 // eval resolves absolute path p as the kernel would: symbolic links followed,
 // ".." taken physically.
 func (v *view) eval(p string) (string, node, error) {
 	dir, name := split(p)
-	if name == "" || name == "." || name == ".." || strings.IndexByte(p, 0) >= 0 {
+	if name == "" || name == "." || name == ".." || len(p) > maxDeep || strings.IndexByte(p, 0) >= 0 {
 		return v.evalWhole(p)
 	}
 	// Most questions are about names in a few directories.
-	d, ok := v.dirs[dir]
-	if !ok {
-		var n node
-		d.real, n, d.err = v.evalWhole(dir)
-		d.isDir = n.isDir()
-		v.dirs[dir] = d
-	}
-	if d.err != nil {
-		return "", node{}, d.err
+	d, err := v.directory(dir)
+	if err != nil {
+		return "", node{}, err
 	}
 	at := p
-	if d.real != dir {
+	if d.real != dir || dir == "/" && p[1] == '/' { // "//x" is "/x"
 		at = join(d.real, name)
 	}
-	switch n := v.lstat(at); {
-	case !d.isDir:
+	if !d.isDir {
 		return "", node{}, &oddPath{at, syscall.ENOTDIR}
-	case n.err != nil:
-		return "", node{}, &oddPath{at, n.err}
+	}
+	switch n := v.child(d.list, at, name); {
+	case n.errno != 0:
+		return "", node{}, odd(at, n.errno)
 	case n.kind != syscall.S_IFLNK:
 		return at, n, nil
 	}
 	return v.evalWhole(p)
 }
 
+// directory resolves the directory that a question is about.
+func (v *view) directory(dir string) (directory, error) {
+	if d, ok := v.dirs[dir]; ok {
+		return d, nil
+	}
+	real, n, err := v.eval(dir)
+	if err != nil {
+		return directory{}, err
+	}
+	d := directory{real: real, isDir: n.isDir(), list: v.listed(real)}
+	v.dirs[dir] = d
+	return d, nil
+}
+
+// evalWhole is eval for what has to be walked from the root: only the whole
+// path tells where ".." leads, and how many links there are.
 func (v *view) evalWhole(p string) (string, node, error) {
 	real, n, _, err := v.walk(p)
 	if err != nil {
@@ -265,14 +379,18 @@ func (v *view) walk(p string) (real string, n node, rest string, err error) {
 		}
 		at := join(real, name)
 		next := v.lstat(at)
-		if next.err != nil {
-			return real, node{}, join2(name, rest), &oddPath{at, next.err}
+		if next.errno != 0 {
+			return real, node{}, join2(name, rest), odd(at, next.errno)
 		}
 		if next.kind == syscall.S_IFLNK {
 			if links++; links > maxLinks {
 				return real, node{}, join2(name, rest), &oddPath{at, syscall.ELOOP}
 			}
-			if rest = join2(next.target, rest); strings.HasPrefix(rest, "/") {
+			target, err := v.readlink(at)
+			if err != nil {
+				return real, node{}, join2(name, rest), &oddPath{at, err}
+			}
+			if rest = join2(target, rest); strings.HasPrefix(rest, "/") {
 				real, n = "/", v.lstat("/")
 			}
 			continue

@@ -1,41 +1,56 @@
 package profiles
 
 import (
+	"bytes"
 	"encoding/binary"
-	"errors"
-	"strings"
+	"slices"
 	"syscall"
 )
 
+const (
+	listRoom = 16 << 10 // of the buffer that small directories share
+	readRoom = 1 << 10  // more than any one entry takes
+)
+
 // readListing reads a directory with getdents64(2) and nothing else: package
-// os takes five times as long, which every launch would pay.
-func readListing(dir string) (listing, error) {
+// os takes five times as long, which every launch would pay. The entries stay
+// in the buffer that the kernel wrote them to.
+func (v *view) readListing(dir string) (*listing, error) {
 	fd, err := openDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer syscall.Close(fd)
-	l := listing{}
-	var buf [8 << 10]byte
+	if cap(v.buf)-len(v.buf) < listRoom/2 {
+		v.buf = make([]byte, 0, listRoom)
+	}
+	buf, shared := v.buf[len(v.buf):], true
 	for {
-		n, err := syscall.Getdents(fd, buf[:])
-		if errors.Is(err, syscall.EINTR) {
+		if cap(buf)-len(buf) < readRoom { // a large directory takes a buffer of its own
+			buf, shared = slices.Grow(buf, 2*cap(buf)), false
+		}
+		n, err := syscall.Getdents(fd, buf[len(buf):cap(buf)])
+		if err == syscall.EINTR {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
 		if n <= 0 {
-			return l, nil
+			break
 		}
-		l = l.add(buf[:n])
+		buf = buf[:len(buf)+n]
 	}
+	if shared {
+		v.buf = v.buf[:len(v.buf)+len(buf)]
+	}
+	return newListing(dir, slices.Clip(buf)), nil
 }
 
 func openDir(dir string) (int, error) {
 	for {
 		fd, err := syscall.Open(dir, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
-		if !errors.Is(err, syscall.EINTR) {
+		if err != syscall.EINTR {
 			return fd, err
 		}
 	}
@@ -46,26 +61,24 @@ const (
 	direntLen  = 16
 	direntType = 18
 	direntName = 19
+	direntMin  = 24 // a name of one byte, padded
 )
 
-// add takes over the entries of one buffer.
-func (l listing) add(buf []byte) listing {
-	if len(l) == 0 {
-		l = make(listing, 0, len(buf)/28) // most entries are 24 or 32 bytes long
-	}
-	all := string(buf) // one allocation for all names
+// newListing finds the names in what getdents64 wrote.
+func newListing(dir string, buf []byte) *listing {
+	l := &listing{dir: dir, names: buf, entries: make([]entry, 0, len(buf)/direntMin)}
 	for at := 0; at+direntName < len(buf); {
 		size := int(binary.NativeEndian.Uint16(buf[at+direntLen:]))
 		if size < direntName || at+size > len(buf) {
-			return l
+			break
 		}
-		name := all[at+direntName : at+size]
-		if end := strings.IndexByte(name, 0); end >= 0 {
+		name := buf[at+direntName : at+size]
+		if end := bytes.IndexByte(name, 0); end >= 0 {
 			name = name[:end]
 		}
-		if name != "." && name != ".." {
+		if string(name) != "." && string(name) != ".." {
 			// DT_* are the type bits of st_mode, shifted.
-			l = append(l, entry{name, uint32(buf[at+direntType]) << 12})
+			l.add(at+direntName, len(name), uint32(buf[at+direntType])<<12)
 		}
 		at += size
 	}

@@ -8,19 +8,38 @@ import (
 )
 
 // readListing reads a directory.
-func readListing(dir string) (listing, error) {
+func (v *view) readListing(dir string) (*listing, error) {
 	entries, err := readDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	l := make(listing, 0, len(entries))
+	l := &listing{dir: dir, entries: make([]entry, 0, len(entries))}
 	for _, e := range entries {
-		l = append(l, entry{e.Name(), kinds[e.Type()]})
+		at := len(l.names)
+		l.names = append(l.names, e.Name()...)
+		l.add(at, len(e.Name()), kindOf(e.Type()))
 	}
 	return l, nil
 }
 
-var kinds = map[fs.FileMode]uint32{
-	0: syscall.S_IFREG, fs.ModeDir: syscall.S_IFDIR, fs.ModeSymlink: syscall.S_IFLNK,
-	fs.ModeSocket: syscall.S_IFSOCK, fs.ModeNamedPipe: syscall.S_IFIFO, fs.ModeDevice: syscall.S_IFBLK, fs.ModeDevice | fs.ModeCharDevice: syscall.S_IFCHR,
+// kindOf turns what package fs calls a type into the bits of st_mode; 0 is not
+// known.
+func kindOf(t fs.FileMode) uint32 {
+	switch t {
+	case 0:
+		return syscall.S_IFREG
+	case fs.ModeDir:
+		return syscall.S_IFDIR
+	case fs.ModeSymlink:
+		return syscall.S_IFLNK
+	case fs.ModeSocket:
+		return syscall.S_IFSOCK
+	case fs.ModeNamedPipe:
+		return syscall.S_IFIFO
+	case fs.ModeDevice:
+		return syscall.S_IFBLK
+	case fs.ModeDevice | fs.ModeCharDevice:
+		return syscall.S_IFCHR
+	}
+	return 0
 }
