@@ -116,7 +116,7 @@ type berth struct {
 func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 	stdio := [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}
 	// 1: descriptors are named by the caller and must not smuggle.
-	extra, err := stdioRules(stdio)
+	extra, err := stdioRules(stdio, pr.plan.policy.Net())
 	if err != nil {
 		return nil, err
 	}
@@ -449,9 +449,10 @@ func (w *worker) enforcement(survivors []int) backend.Enforcement {
 
 // stdioRules returns the rules that let a worker reopen what it was handed
 // (/dev/stdout, /proc/self/fd/1): exactly the rights that the descriptor has.
-// A datagram socket of the Internet families is refused: it could send
-// anywhere, past every rule.
-func stdioRules(stdio [3]*os.File) ([]fdRule, error) {
+// Without a network a socket of another family than AF_UNIX is refused: one
+// that is not connected can send or listen, and one that is can be made so
+// again (connect(2), AF_UNSPEC), past every rule on making sockets.
+func stdioRules(stdio [3]*os.File, net policy.Net) ([]fdRule, error) {
 	var rules []fdRule
 	for i, f := range stdio {
 		if f == nil {
@@ -465,12 +466,12 @@ func stdioRules(stdio [3]*os.File) ([]fdRule, error) {
 		}
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFSOCK:
-			domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
-			kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-			if domain != unix.AF_UNIX && kind != unix.SOCK_STREAM {
-				return nil, &backend.SetupError{Step: "descriptors", Err: fmt.Errorf("descriptor %d is a network socket that can send anywhere", i),
-					Hint: "give the worker a pipe instead"}
+			domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+			if err == nil && domain == unix.AF_UNIX || net == policy.NetHost {
+				continue
 			}
+			return nil, &backend.SetupError{Step: "descriptors", Err: fmt.Errorf("descriptor %d is a network socket, and the worker has no network", i),
+				Hint: "give the worker a pipe instead, as in: cat | sbx run -- CMD | cat"}
 		case unix.S_IFREG:
 			rules = append(rules, fdRule{fd, fdRights(fd)})
 		case unix.S_IFCHR:
@@ -520,10 +521,23 @@ func (pr *prepared) newSlot(extra []fdRule) (s *slot, err error) {
 	}
 	// 4: the ruleset.
 	if err := s.makeRuleset(pr.plan, extra); err != nil {
-		return s, &backend.SetupError{Step: "ruleset", Err: err, Hint: "a granted path changed since it was resolved; run again"}
+		return s, &backend.SetupError{Step: "ruleset", Err: err, Hint: rulesetHint(err)}
 	}
 	runtime.KeepAlive(s.tempFile)
 	return s, nil
+}
+
+// rulesetHint says what helps against each way in which a ruleset fails.
+func rulesetHint(err error) string {
+	switch {
+	case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE):
+		return "raise the limit on open files: ulimit -n"
+	case errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM):
+		return "allow openat2 and the landlock calls in the seccomp profile around this process"
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR):
+		return "a granted path changed since it was resolved; run again"
+	}
+	return ""
 }
 
 func (s *slot) makeTemp(p *Plan) error {
@@ -534,7 +548,7 @@ func (s *slot) makeTemp(p *Plan) error {
 		return err
 	}
 	if s.tempFile, err = sys.OpenReal(s.temp); err != nil {
-		return err
+		return fmt.Errorf("opening the new directory: %w", err)
 	}
 	if err := chown(s.temp, p.user); err != nil {
 		return err

@@ -13,7 +13,7 @@ const (
 	gapIoctl      = "before Landlock ABI 5, ioctls on devices that may be opened are closed only for TIOCSTI and TIOCLINUX"
 	gapProtected  = "Landlock cannot deny inside the writable workspace: .git/hooks and the like can be written"
 	gapHardlink   = "a hard link that exists at start inside a grant leads to its file, wherever else that file lies"
-	gapExecOnly   = "an allowed loader or interpreter can run any file that it may read"
+	gapExecOnly   = "an allowed loader or interpreter can run any file that it may read, and a file in memory (memfd_create) can be executed"
 	gapSee        = "pids, command lines and descriptor numbers of other processes can be read in /proc, and the priority and CPU affinity of the same user's can be changed"
 	gapSignal     = "before Landlock ABI 6, processes of the same user outside can be signalled"
 	gapTerminals  = "other terminals of the same user can be opened through /dev/pts"

@@ -34,6 +34,9 @@ func (s *slot) makeRuleset(p *Plan, extra []fdRule) error {
 		}
 	}
 	own := policy.Grant{Kind: policy.Tree, Access: policy.Read | policy.Write | policy.Exec}
+	if p.policy.Spec().ExecOnly {
+		own.Access &^= policy.Exec // or what is copied there could be run
+	}
 	if err := addRule(fd, int(s.tempFile.Fd()), rightsOf(own)&p.HandledFS); err != nil {
 		return fmt.Errorf("granting the private temp: %w", err)
 	}
@@ -88,10 +91,11 @@ func addRule(ruleset, handle int, rights uint64) error {
 	return ll.LandlockAddPathBeneathRule(ruleset, &attr, 0)
 }
 
-// fdRights are the rights that a descriptor already gives.
+// fdRights are the rights that a descriptor already gives. A handle (O_PATH)
+// gives none, nor does access mode 3, which is for ioctl alone (open(2)).
 func fdRights(fd int) uint64 {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-	if err != nil {
+	if err != nil || flags&unix.O_PATH != 0 {
 		return 0
 	}
 	switch flags & unix.O_ACCMODE {
@@ -99,8 +103,10 @@ func fdRights(fd int) uint64 {
 		return ll.AccessFSReadFile
 	case unix.O_WRONLY:
 		return ll.AccessFSWriteFile | ll.AccessFSTruncate
+	case unix.O_RDWR:
+		return ll.AccessFSReadFile | ll.AccessFSWriteFile | ll.AccessFSTruncate
 	}
-	return ll.AccessFSReadFile | ll.AccessFSWriteFile | ll.AccessFSTruncate
+	return 0
 }
 
 // restrict confines the calling thread.

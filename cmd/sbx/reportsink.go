@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,28 +12,30 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd/policy"
 	"sandboxd/report"
 )
 
-// reportSink is where --report goes. Its destination is opened before the
-// command runs, so that a report that cannot be written is known before.
+// reportSink is where --report goes. That it can be written is found out before
+// the command runs; it is written when no worker is left that could change it.
 type reportSink struct {
 	// file is written directly: a descriptor, or a device or pipe.
 	file *os.File
-	// A regular file is written beside its name and renamed over it at the
-	// end, when no worker is left that could change it.
-	temp *os.File
+	// A regular file is written beside its name and renamed over it.
 	dir  *os.Root
 	name string
 	path string
 }
 
-func openReport(spec, workspace string) (*reportSink, error) {
+// openReport prepares the destination. outputs are the command's own standard
+// descriptors and grants the policy's: what the command can write to is no place
+// for the report of it.
+func openReport(spec string, p policy.Policy) (*reportSink, error) {
 	if spec == "" {
 		return &reportSink{}, nil
 	}
 	if number, ok := strings.CutPrefix(spec, "fd:"); ok {
-		return reportToDescriptor(number)
+		return reportToDescriptor(number, p)
 	}
 	st, err := os.Stat(spec)
 	switch {
@@ -44,55 +47,110 @@ func openReport(spec, workspace string) (*reportSink, error) {
 		if err != nil {
 			return nil, refuse("a FIFO needs a reader first", "opening the report: %v", err)
 		}
-		return &reportSink{file: f, path: spec}, nil
+		return direct(f, spec, p)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, refuse("name a file that you can write", "opening the report: %v", err)
 	}
+	if err == nil && sameAsStdio(st) {
+		return nil, mixed(spec) // /dev/stdout, among others
+	}
+	// A link in its place is replaced and never followed: a command may have
+	// planted it.
 	s := &reportSink{path: spec, name: filepath.Base(spec)}
-	if s.dir, err = openDirOf(spec, workspace); err != nil {
+	if s.dir, err = openDirOf(spec, p.Workspace()); err != nil {
 		return nil, refuse("make its directory first", "opening the report: %v", err)
 	}
-	if s.temp, err = s.dir.OpenFile(s.tempName(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+	f, name, err := s.createTemp()
+	if err != nil {
+		s.close()
+		return nil, refuse("name a file in a directory that you can write", "opening the report: %v", err)
+	}
+	_ = f.Close()
+	if err := s.dir.Remove(name); err != nil {
 		s.close()
 		return nil, refuse("name a file in a directory that you can write", "opening the report: %v", err)
 	}
 	return s, nil
 }
 
-func (s *reportSink) tempName() string { return fmt.Sprintf(".%.200s.sbx-%d", s.name, os.Getpid()) }
+// createTemp makes a file beside the destination, under a name that nobody can
+// have prepared.
+func (s *reportSink) createTemp() (*os.File, string, error) {
+	name := fmt.Sprintf(".%.100s.%s", s.name, rand.Text())
+	f, err := s.dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	return f, name, err
+}
 
-func reportToDescriptor(number string) (*reportSink, error) {
+func reportToDescriptor(number string, p policy.Policy) (*reportSink, error) {
 	const hint = "open it for writing, as in: sbx run --report fd:3 -- CMD 3>report.json"
 	n, err := strconv.Atoi(number)
-	if err != nil || n < 2 {
-		return nil, refuse("use fd:N with N of 2 or more; descriptor 1 carries the command's own output", "--report fd:%s is not usable", number)
+	if err != nil || n < 3 {
+		return nil, refuse("use fd:N with N of 3 or more; 0, 1 and 2 are the command's own", "--report fd:%s is not usable", number)
 	}
 	flags, err := unix.FcntlInt(uintptr(n), unix.F_GETFL, 0)
 	if err != nil {
 		return nil, refuse(hint, "--report fd:%d: %v", n, err)
 	}
-	if flags&unix.O_ACCMODE == unix.O_RDONLY {
+	if flags&unix.O_ACCMODE == unix.O_RDONLY || flags&unix.O_ACCMODE == 3 {
 		return nil, refuse(hint, "--report fd:%d is not open for writing", n)
 	}
-	return &reportSink{file: os.NewFile(uintptr(n), "fd:"+number), path: "fd:" + number}, nil
+	return direct(os.NewFile(uintptr(n), "fd:"+number), "fd:"+number, p)
+}
+
+// direct takes an open file as the destination, if the command cannot write it.
+func direct(f *os.File, spec string, p policy.Policy) (*reportSink, error) {
+	st, err := f.Stat()
+	if err == nil && sameAsStdio(st) {
+		err = mixed(spec)
+	}
+	// Where it lies, /proc tells; a pipe or socket lies nowhere.
+	if real, lerr := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil && lerr == nil && filepath.IsAbs(real) &&
+		st.Mode()&os.ModeCharDevice == 0 && p.Mode().Confined() && p.Allows(real, policy.Write) {
+		err = refuse("send it to a file outside of what the command may write", "--report %s lies where the command can write to it", spec)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return &reportSink{file: f, path: spec}, nil
+}
+
+func mixed(spec string) error {
+	return refuse("use --report FILE or another descriptor", "--report %s is the command's own standard input or output", spec)
+}
+
+// sameAsStdio tells whether a file is one of the command's descriptors. The
+// null device keeps nothing, so that it cannot mix anything.
+func sameAsStdio(st fs.FileInfo) bool {
+	if null, err := os.Stat(os.DevNull); err == nil && os.SameFile(st, null) {
+		return false
+	}
+	for _, f := range []*os.File{os.Stdin, os.Stdout, os.Stderr} {
+		if own, err := f.Stat(); err == nil && os.SameFile(st, own) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *reportSink) write(r *report.Report) error {
 	switch {
 	case s.file != nil:
 		return r.WriteJSON(s.file)
-	case s.temp == nil:
+	case s.dir == nil:
 		return nil
 	}
-	if err := r.WriteJSON(s.temp); err != nil {
-		return err
-	}
-	mine, err := s.temp.Stat()
+	f, name, err := s.createTemp()
 	if err != nil {
 		return err
 	}
-	if err := s.dir.Rename(s.tempName(), s.name); err != nil {
-		return err
+	err = r.WriteJSON(f)
+	mine, statErr := f.Stat()
+	if err = errors.Join(err, statErr, f.Close()); err == nil {
+		err = s.dir.Rename(name, s.name)
+	}
+	if err != nil {
+		return errors.Join(err, s.dir.Remove(name))
 	}
 	// The worker is gone, but may have moved the directory or put another in
 	// its place while it lived: then the name does not lead to our report.
@@ -100,17 +158,10 @@ func (s *reportSink) write(r *report.Report) error {
 	if err != nil || !os.SameFile(mine, now) {
 		return fmt.Errorf("%q does not lead to the report any more: the command changed its directory", s.path)
 	}
-	s.name = ""
 	return nil
 }
 
 func (s *reportSink) close() {
-	if s.temp != nil {
-		_ = s.temp.Close()
-		if s.name != "" {
-			_ = s.dir.Remove(s.tempName())
-		}
-	}
 	if s.dir != nil {
 		_ = s.dir.Close()
 	}

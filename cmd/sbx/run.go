@@ -251,10 +251,10 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 		prewarm(backends)
 	}
 	p, notices, err := f.resolve()
-	f.tell(notices)
 	if err != nil {
-		return err
+		return err // one line and one hint: what else is odd can wait
 	}
+	f.tell(notices)
 	if p.Mode() == policy.FullAccess && f.backend != "auto" {
 		return refuse("leave out --backend, or choose another mode", "danger-full-access calls no backend, so --backend %s means nothing", f.backend)
 	}
@@ -270,7 +270,7 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 }
 
 func (f *runFlags) launch(opts run.Options) error {
-	sink, err := openReport(f.report, opts.Policy.Workspace())
+	sink, err := openReport(f.report, opts.Policy)
 	if err != nil {
 		return err
 	}

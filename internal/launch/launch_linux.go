@@ -33,12 +33,14 @@ type Request struct {
 
 // Process is a started child.
 type Process struct {
-	pid     int
-	pidfd   int // -1 before Linux 5.2
-	ownTree bool
-	ended   chan struct{} // closed by Wait; lets the launch thread go
-	mu      sync.Mutex    // guards reaped: a Signal may stand beside Wait
-	reaped  bool
+	pid   int
+	pidfd int   // -1 before Linux 5.2
+	tree  *tree // nil without OwnTree
+	// onThread are functions for the launch thread, which stays until Wait
+	// closes it.
+	onThread chan func()
+	mu       sync.Mutex // guards reaped: a Signal may stand beside Wait
+	reaped   bool
 }
 
 // Thread is an OS thread that serves one launch: it is confined, then forks
@@ -118,14 +120,19 @@ func (t *Thread) Start(r Request) (*Process, error) {
 		t.Close()
 		return nil, err
 	}
-	p := &Process{pidfd: -1, ownTree: r.OwnTree, ended: make(chan struct{})}
+	p := &Process{pidfd: -1, onThread: make(chan func())}
+	if r.OwnTree {
+		p.tree = newTree()
+	}
 	attr.Sys.PidFD = &p.pidfd
 	started := make(chan error, 1)
 	t.calls <- func() {
 		err := p.spawn(r, attr)
 		started <- err
 		if err == nil {
-			<-p.ended // see Thread
+			for f := range p.onThread { // see Thread
+				f()
+			}
 		}
 	}
 	close(t.calls) // it serves this one launch
@@ -133,6 +140,9 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	runtime.KeepAlive(r.Stdio)
 	if err != nil {
 		return nil, err
+	}
+	if p.tree != nil {
+		p.tree.watch(p.pid)
 	}
 	return p, nil
 }
@@ -228,7 +238,7 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	if p.pidfd >= 0 {
 		idType, id = unix.P_PIDFD, p.pidfd
 	}
-	status, err := sys.WaitExit(idType, id, false)
+	status, err := p.waitEnd(idType, id)
 	p.mu.Lock()
 	if err == nil {
 		_, err = sys.WaitExit(idType, id, true)
@@ -238,16 +248,35 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 		_ = unix.Close(p.pidfd)
 	}
 	p.mu.Unlock()
-	close(p.ended)
+	close(p.onThread) // the launch thread may go
 	// 16: the rest of the tree.
 	var survivors []int
-	if p.ownTree {
-		survivors = endOrphans()
+	if p.tree != nil {
+		survivors = p.tree.end()
 	}
 	if err != nil {
 		return backend.Outcome{Kind: backend.SetupFailed, Step: "wait", Reason: err.Error()}, survivors
 	}
 	return outcomeOf(status), survivors
+}
+
+// waitEnd waits for the real end. A worker may make its parent its tracer
+// (PTRACE_TRACEME), and waitid then reports each of its stops as well: those
+// are detached from, so that no stop is taken for an end, and none hangs it.
+// Only the tracer may detach: the thread that forked.
+func (p *Process) waitEnd(idType, id int) (sys.ExitInfo, error) {
+	for {
+		info, err := sys.WaitExit(idType, id, false)
+		if err != nil || info.Ended() {
+			return info, err
+		}
+		detached := make(chan struct{})
+		p.onThread <- func() {
+			sys.PtraceDetach(p.pid, info.StopSignal())
+			close(detached)
+		}
+		<-detached
+	}
 }
 
 func outcomeOf(s sys.ExitInfo) backend.Outcome {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,34 +14,115 @@ import (
 // the sweep for all that time is reported as surviving, never assumed away.
 const sweepTime = 2 * time.Second
 
-// endOrphans kills every child of this process, which as a subreaper inherits
-// all orphans, again and again until none is left: each death hands its own
-// children on to us. It returns those that are left when the time is up.
-func endOrphans() []int {
+// tree is what one worker leaves to this process, which as a subreaper inherits
+// its orphans.
+type tree struct {
+	// foreign are children that this process had before the worker: a shell
+	// that execs a launcher leaves it its background jobs. They and what they
+	// start are not the worker's.
+	foreign map[int]bool
+	filters int
+	root    int
+	stop    chan struct{}
+	stopped sync.WaitGroup
+}
+
+func newTree() *tree {
+	t := &tree{foreign: map[int]bool{}, filters: filtersOf("self"), stop: make(chan struct{})}
+	for _, pid := range children() {
+		t.foreign[pid] = true
+	}
+	return t
+}
+
+// reapEvery bounds how long an orphan that has ended stays a zombie, which
+// counts against RLIMIT_NPROC, while the worker lives.
+const reapEvery = 200 * time.Millisecond
+
+// watch reaps orphans that end before the worker does.
+func (t *tree) watch(root int) {
+	t.root = root
+	t.stopped.Go(func() {
+		tick := time.NewTicker(reapEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-t.stop:
+				return
+			case <-tick.C:
+				for _, pid := range children() {
+					if pid != t.root && !t.foreign[pid] {
+						reap(pid)
+					}
+				}
+			}
+		}
+	})
+}
+
+// end kills what is left of the tree, again and again until nothing is left:
+// each death hands its own children on to us. It returns those that are left
+// when the time is up.
+func (t *tree) end() []int {
+	close(t.stop)
+	t.stopped.Wait()
 	deadline := time.Now().Add(sweepTime)
 	for pause := time.Duration(0); ; pause = min(pause+100*time.Microsecond, 5*time.Millisecond) {
-		left := children()
+		left := t.ours()
 		if len(left) == 0 || time.Now().After(deadline) {
 			return left
 		}
 		for _, pid := range left {
 			// Not yet reaped children keep their pid, so it cannot be another's.
 			_ = unix.Kill(pid, unix.SIGKILL)
+			reap(pid)
 		}
-		reap()
 		time.Sleep(pause)
 	}
 }
 
-// reap collects every child that has ended.
-func reap() {
+// ours are the children that belong to the worker.
+func (t *tree) ours() []int {
+	var pids []int
+	for _, pid := range children() {
+		if !t.foreign[pid] && !t.descendsFromForeign(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// descendsFromForeign tells an orphan of a foreign child from a worker's: only
+// a worker's has more seccomp filters than this process, and it cannot lose
+// one. Without foreign children every orphan is the worker's.
+func (t *tree) descendsFromForeign(pid int) bool {
+	return len(t.foreign) > 0 && filtersOf(strconv.Itoa(pid)) == t.filters
+}
+
+// filtersOf counts a process' seccomp filters (Seccomp_filters in
+// /proc/PID/status, Linux 5.9); -1 where it cannot be read, as of a zombie.
+func filtersOf(pid string) int {
+	status, err := os.ReadFile("/proc/" + pid + "/status")
+	if err != nil {
+		return -1
+	}
+	_, rest, ok := bytes.Cut(status, []byte("\nSeccomp_filters:"))
+	if !ok {
+		return -1
+	}
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	n, err := strconv.Atoi(string(bytes.TrimSpace(line)))
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// reap collects a child if it has ended.
+func reap(pid int) {
 	for {
 		var ws unix.WaitStatus
-		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || pid <= 0 {
+		if _, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil); err != unix.EINTR {
 			return
 		}
 	}

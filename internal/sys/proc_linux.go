@@ -86,8 +86,27 @@ func SetUndumpable() error {
 
 // ExitInfo is the part of siginfo_t that waitid(2) fills in for a child.
 type ExitInfo struct {
-	Code   int32 // CLD_EXITED, CLD_KILLED or CLD_DUMPED
+	Code   int32 // CLD_EXITED, CLD_KILLED or CLD_DUMPED; CLD_TRAPPED or CLD_STOPPED if it is traced
 	Status int32 // exit status or signal
+}
+
+// Ended tells whether the child has ended, rather than stopped for a tracer.
+func (e ExitInfo) Ended() bool { return e.Code >= 1 && e.Code <= 3 } // CLD_EXITED, CLD_KILLED, CLD_DUMPED
+
+// StopSignal is the signal that a stopped child waits to get: none for a stop
+// that ptrace made itself (SIGTRAP).
+func (e ExitInfo) StopSignal() int {
+	if sig := int(e.Status) & 0x7f; sig != int(unix.SIGTRAP) {
+		return sig
+	}
+	return 0
+}
+
+// PtraceDetach lets a stopped tracee go on without a tracer, with a signal
+// (ptrace(2), PTRACE_DETACH). Only the thread that traces it may call. Failure
+// means that it has gone on by other means, or has ended.
+func PtraceDetach(pid, signal int) {
+	_, _, _ = unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(pid), 0, uintptr(signal), 0, 0)
 }
 
 // WaitExit waits for a child to end, and reaps it if reap is set (waitid(2)).
