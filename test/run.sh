@@ -2,6 +2,11 @@
 # All tests: as the caller, and as root also as an ordinary user. Each part is
 # named before it runs, so that a failure is seen where it is.
 set -u
+# Signals that a caller ignores (nohup) stay ignored in every child, and tests
+# send them: start from the defaults.
+if [ -z "${TEST_SIGNALS_RESET:-}" ] && env --default-signal true 2>/dev/null; then
+  TEST_SIGNALS_RESET=1 exec env --default-signal "$0" "$@"
+fi
 cd "$(dirname "$0")/.." || exit 1
 failed=() ; part() { echo; echo "== $1"; shift; "$@" || { failed+=("$1 ${*: -1}"); echo "FAILED: $*"; }; }
 export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
@@ -35,6 +40,7 @@ if [ "$(id -u)" = 0 ]; then
   as() { (cd "$1" && shift && exec setpriv --reuid "$(id -u $user)" --regid "$(id -g $user)" --clear-groups env -i HOME="$check/home" USER=$user LOGNAME=$user LANG=C.UTF-8 PATH=/usr/local/bin:/usr/bin:/bin SBX_MUST_RUN="${SBX_MUST_RUN:-}" "$@"); }
   mkdir "$check/home" && chown $user "$check/home"
   cp bin/sbx "$check/sbx"
+  go build -o "$check/probe" ./backend/backendtest/probe || failed+=("building the probe") # found beside the test binaries
   for pkg in backend/landlock internal/supervise internal/seccomp internal/launch internal/run profiles cmd/sbx; do
     name=${pkg//\//-}
     if ! go test -c -o "$check/$name.test" "./$pkg"; then failed+=("building $pkg"); continue; fi

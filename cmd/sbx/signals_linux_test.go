@@ -49,7 +49,7 @@ func sbx(t *testing.T, args ...string) *exec.Cmd {
 }
 
 // counting is a script that counts signals until it is told to stop on stdin.
-const counting = `n=0; trap 'n=$((n+1))' %s; echo ready
+const counting = `n=0; trap 'n=$((n+1)); echo "got=$n."' %s; echo ready
 while ! [ -e stop ]; do sleep 0.02; done
 sleep 0.2; echo "count=$n."; exit 5`
 
@@ -61,13 +61,13 @@ func TestSignalsArriveOnce(t *testing.T) {
 			c := sbx(t, "run", "--", "sh", "-c", fmt.Sprintf(counting, strings.TrimPrefix(unix.SignalName(sig), "SIG")))
 			out := start(t, c)
 			out.waitFor(t, "ready")
-			for range 2 {
-				time.Sleep(200 * time.Millisecond)
+			for n := range 2 { // one after the other: equal signals do not queue
 				if err := c.Process.Signal(sig); err != nil {
 					t.Fatal(err)
 				}
+				out.waitFor(t, fmt.Sprintf("got=%d.", n+1))
 			}
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // for one too many
 			stop(t, c)
 			out.waitFor(t, "count=2.")
 			if got := exitStatus(c.Wait()); got != 5 {
@@ -88,7 +88,7 @@ func TestSignalsAtOnce(t *testing.T) {
 		if err := c.Process.Signal(unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(100 * time.Millisecond)
+		out.waitFor(t, "got=1.")
 		stop(t, c)
 		if got := exitStatus(c.Wait()); got != 5 {
 			t.Errorf("status %d, want 5", got)

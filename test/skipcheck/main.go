@@ -12,8 +12,26 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 )
+
+// allowance lets tests skip, by name ("*" stands for anything), for a reason.
+type allowance struct {
+	pattern *regexp.Regexp
+	reason  string
+}
+
+type allowances []allowance
+
+func (all allowances) reason(test string) (string, bool) {
+	for _, a := range all {
+		if a.pattern.MatchString(test) {
+			return a.reason, true
+		}
+	}
+	return "", false
+}
 
 type event struct {
 	Action, Package, Test, Output string
@@ -32,29 +50,30 @@ func main() {
 	os.Exit(check(bufio.NewScanner(os.Stdin), allowed, *strict, *verbose))
 }
 
-func readAllowed(path string) (map[string]string, error) {
-	allowed := map[string]string{}
+func readAllowed(path string) (allowances, error) {
 	if path == "" {
-		return allowed, nil
+		return nil, nil
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
+	var all allowances
 	for line := range strings.Lines(string(b)) {
-		name, reason, ok := strings.Cut(strings.TrimSpace(line), " ")
+		name, reason, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if name == "" || strings.HasPrefix(name, "#") {
 			continue
 		}
-		if !ok || strings.TrimSpace(reason) == "" {
+		if strings.TrimSpace(reason) == "" {
 			return nil, fmt.Errorf("%s: %q has no reason", path, name)
 		}
-		allowed[name] = strings.TrimSpace(reason)
+		pattern := strings.ReplaceAll(regexp.QuoteMeta(name), `\*`, ".*")
+		all = append(all, allowance{regexp.MustCompile("^" + pattern + "$"), strings.TrimSpace(reason)})
 	}
-	return allowed, nil
+	return all, nil
 }
 
-func check(in *bufio.Scanner, allowed map[string]string, strict, verbose bool) int {
+func check(in *bufio.Scanner, allowed allowances, strict, verbose bool) int {
 	in.Buffer(make([]byte, 1<<20), 1<<24)
 	passed, failed, skipped, status := 0, 0, 0, 0
 	output := map[string][]string{}
@@ -92,7 +111,7 @@ func check(in *bufio.Scanner, allowed map[string]string, strict, verbose bool) i
 				continue // a package without tests
 			}
 			skipped++
-			reason, ok := allowed[e.Test]
+			reason, ok := allowed.reason(e.Test)
 			word := "SKIP"
 			if strict && !ok {
 				status, word = 1, "SKIP NOT ALLOWED"
