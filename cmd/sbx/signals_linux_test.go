@@ -366,9 +366,9 @@ func TestKeyboardSignalsArriveOnce(t *testing.T) {
 		c := sbx(t, "run", "--", "sh", "-c", fmt.Sprintf(counting, name))
 		master, out := terminal(t, c)
 		out.waitFor(t, "ready")
-		for range 2 {
-			time.Sleep(200 * time.Millisecond)
+		for n := range 2 {
 			typeKeys(t, master, key)
+			out.waitFor(t, fmt.Sprintf("got=%d.", n+1))
 		}
 		time.Sleep(100 * time.Millisecond)
 		stop(t, c)
