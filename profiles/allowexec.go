@@ -3,7 +3,6 @@ package profiles
 import (
 	"bufio"
 	"bytes"
-	"debug/elf"
 	"errors"
 	"io"
 	"os"
@@ -57,7 +56,7 @@ func (x *execClosure) allow(f string) error {
 			f = found
 		}
 	}
-	real, n, err := x.r.named(flag, f)
+	real, n, links, err := x.r.named(flag, f)
 	if err != nil {
 		var ref *RefusalError
 		if errors.As(err, &ref) && errors.Is(err, syscall.ENOENT) {
@@ -67,6 +66,9 @@ func (x *execClosure) allow(f string) error {
 	}
 	if !n.isFile() || x.r.v.full(real).perm&0o111 == 0 {
 		return refuse("name a program", "--allow-exec %s is not an executable file", show(f))
+	}
+	if link := x.r.plantedNamed(links, real); link != "" {
+		x.r.loud(flag+" "+shellQuote(f), link, real)
 	}
 	return x.program(real, "named with --allow-exec", 0)
 }
@@ -96,7 +98,7 @@ func (x *execClosure) program(file, reason string, depth int) error {
 	var magic [4]byte
 	_, _ = io.ReadFull(f, magic[:])
 	switch {
-	case string(magic[:]) == elf.ELFMAG:
+	case string(magic[:]) == elfMagic:
 		return x.elf(f, file)
 	case string(magic[:2]) == "#!":
 		return x.script(f, file, depth)
@@ -147,70 +149,59 @@ func (x *execClosure) interpreter(name, file string) (string, error) {
 	if err != nil {
 		abs = join(path.Dir(file), name)
 	}
-	real, n, err := x.r.v.eval(abs)
+	real, n, links, err := x.r.v.trace(abs)
 	if err != nil || !n.isFile() {
 		return "", refuse("install it", "--allow-exec %s needs %s, which is not there", show(file), show(name))
 	}
-	return real, nil
+	return real, x.trust(file, links, real)
+}
+
+// trust refuses what a program names as needed, if a worker can have chosen
+// the name: else a "#!" line in the workspace would open any file.
+func (x *execClosure) trust(file string, links []string, needed string) error {
+	if x.r.planted(links, needed) == "" && !x.r.plantable(file) || x.r.readable(needed) {
+		return nil
+	}
+	return refuse("if you trust it: --readable "+shellQuote(needed),
+		"--allow-exec %s needs %s, which nothing else grants, and a worker can have written that need", show(file), show(needed))
 }
 
 func (x *execClosure) elf(f *os.File, file string) error {
-	e, err := elf.NewFile(f)
+	e, err := readBinary(f)
 	if err != nil {
 		return refuse("name a program for this machine", "--allow-exec %s is a damaged program: %v", show(file), err)
 	}
-	interp := programInterpreter(e)
-	if interp != "" {
-		real, err := x.interpreter(interp, file)
+	if e.interp != "" {
+		real, err := x.interpreter(e.interp, file)
 		if err != nil {
 			return err
 		}
 		x.add(real, policy.Read|policy.Exec, "loader of "+show(file))
 	}
-	return x.libraries(e, file, interp != "", nil)
-}
-
-func programInterpreter(e *elf.File) string {
-	for _, p := range e.Progs {
-		if p.Type != elf.PT_INTERP || p.Filesz > 4096 {
-			continue
-		}
-		b, err := io.ReadAll(p.Open())
-		if err != nil {
-			return ""
-		}
-		return string(bytes.TrimRight(b, "\x00"))
-	}
-	return ""
+	return x.libraries(e, file, e.interp != "", nil)
 }
 
 // libraries grants what a program or library names as needed, and what those
 // need. inherited are the RPATHs of those that lead here: the loader still
 // searches them, while a RUNPATH is its owner's alone.
-func (x *execClosure) libraries(e *elf.File, file string, dynamic bool, inherited []string) error {
+func (x *execClosure) libraries(e *binaryFile, file string, dynamic bool, inherited []string) error {
 	if !dynamic {
 		return nil
 	}
-	needed, err := e.ImportedLibraries()
-	if err != nil {
-		return nil // no dynamic section: static
-	}
-	runpath := searchPath(e, elf.DT_RUNPATH, file)
+	runpath := searchPath(e, e.runpath, file)
 	if len(runpath) == 0 {
-		inherited = append(searchPath(e, elf.DT_RPATH, file), inherited...)
+		inherited = append(searchPath(e, e.rpath, file), inherited...)
 	}
 	search := slices.Concat(inherited, runpath, x.loaderDirs(e))
-	for _, name := range needed {
-		lib, at := x.find(name, search, e)
+	for _, name := range e.needed {
+		lib, at, links := x.find(name, search, e)
 		if at == "" {
 			return refuse("install it, or make it readable: --readable DIR", "--allow-exec %s needs library %s, which is not found", show(file), show(name))
 		}
-		if !x.add(at, policy.Read, "library of "+show(file)) {
-			lib.Close()
-			continue
+		err := x.trust(file, links, at)
+		if err == nil && x.add(at, policy.Read, "library of "+show(file)) {
+			err = x.libraries(lib, at, true, inherited)
 		}
-		err := x.libraries(lib, at, true, inherited)
-		lib.Close()
 		if err != nil {
 			return err
 		}
@@ -219,34 +210,25 @@ func (x *execClosure) libraries(e *elf.File, file string, dynamic bool, inherite
 }
 
 // find opens the first library of this name that fits the program.
-func (x *execClosure) find(name string, search []string, want *elf.File) (*elf.File, string) {
+func (x *execClosure) find(name string, search []string, want *binaryFile) (*binaryFile, string, []string) {
 	if strings.Contains(name, "/") {
 		search, name = []string{path.Dir(name)}, path.Base(name)
 	}
 	for _, d := range search {
-		real, n, err := x.r.v.eval(join(d, name))
+		real, n, links, err := x.r.v.trace(join(d, name))
 		if err != nil || !n.isFile() {
 			continue
 		}
-		f, err := elf.Open(real)
-		if err != nil {
-			continue
+		if f, err := openBinary(real); err == nil && f.wide == want.wide && f.machine == want.machine {
+			return f, real, links
 		}
-		if f.Class == want.Class && f.Machine == want.Machine {
-			return f, real
-		}
-		f.Close()
 	}
-	return nil, ""
+	return nil, "", nil
 }
 
-func searchPath(e *elf.File, tag elf.DynTag, file string) []string {
-	entries, err := e.DynString(tag)
-	if err != nil {
-		return nil
-	}
+func searchPath(e *binaryFile, entries []string, file string) []string {
 	lib := "lib"
-	if e.Class == elf.ELFCLASS64 {
+	if e.wide {
 		lib = "lib64"
 	}
 	expand := strings.NewReplacer("$ORIGIN", path.Dir(file), "${ORIGIN}", path.Dir(file), "$LIB", lib, "${LIB}", lib)
@@ -263,21 +245,21 @@ func searchPath(e *elf.File, tag elf.DynTag, file string) []string {
 
 // triplet is the directory of Debian's multiarch for a machine; "" if it is
 // not known.
-func triplet(m elf.Machine) string {
+func triplet(m uint16) string {
 	switch m {
-	case elf.EM_X86_64:
+	case machineX8664:
 		return "x86_64-linux-gnu"
-	case elf.EM_AARCH64:
+	case machineAArch64:
 		return "aarch64-linux-gnu"
-	case elf.EM_386:
+	case machine386:
 		return "i386-linux-gnu"
-	case elf.EM_ARM:
+	case machineARM:
 		return "arm-linux-gnueabihf"
-	case elf.EM_RISCV:
+	case machineRISCV:
 		return "riscv64-linux-gnu"
-	case elf.EM_PPC64:
+	case machinePPC64:
 		return "powerpc64le-linux-gnu"
-	case elf.EM_S390:
+	case machineS390:
 		return "s390x-linux-gnu"
 	}
 	return ""
@@ -285,15 +267,15 @@ func triplet(m elf.Machine) string {
 
 // loaderDirs are where the loader looks without being told: its configuration
 // and its built-in directories, those of musl too.
-func (x *execClosure) loaderDirs(e *elf.File) []string {
+func (x *execClosure) loaderDirs(e *binaryFile) []string {
 	if x.dirs == nil {
 		x.dirs = append([]string{}, loaderConf("/etc/ld.so.conf", 0)...)
 	}
 	dirs := slices.Clone(x.dirs)
-	if t := triplet(e.Machine); t != "" {
+	if t := triplet(e.machine); t != "" {
 		dirs = append(dirs, "/lib/"+t, "/usr/lib/"+t, "/usr/local/lib/"+t)
 	}
-	if e.Class == elf.ELFCLASS64 {
+	if e.wide {
 		dirs = append(dirs, "/lib64", "/usr/lib64")
 	} else {
 		dirs = append(dirs, "/lib32", "/usr/lib32")

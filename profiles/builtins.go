@@ -58,9 +58,9 @@ var builtins = []profile{
 		description: "git's settings, without credentials. A worktree's directory outside the workspace needs --writable.",
 		commands:    []string{"git"},
 		grants: []rule{
-			{paths: []string{"/etc/gitconfig", "/etc/gitattributes", "/etc/gitignore"}, access: policy.Read, reason: "git's system-wide settings; git stops if it cannot read them"},
-			{paths: []string{"~/.gitconfig", "~/.gitignore", "~/.gitignore_global", "~/.gitattributes"}, access: policy.Read, reason: "the user's name and settings; git stops if it cannot read them"},
-			{paths: []string{"${XDG_CONFIG_HOME:-~/.config}/git/config", "${XDG_CONFIG_HOME:-~/.config}/git/ignore", "${XDG_CONFIG_HOME:-~/.config}/git/attributes"}, access: policy.Read, reason: "the user's name and settings; git stops if it cannot read them"},
+			{paths: []string{"/etc/gitconfig", "/etc/gitattributes", "/etc/gitignore"}, access: policy.Read, reason: "git's system-wide settings; git stops if it cannot read them, so they are granted with a warning if they seem to hold a secret", secrets: "warn"},
+			{paths: []string{"~/.gitconfig", "${XDG_CONFIG_HOME:-~/.config}/git/config"}, access: policy.Read, reason: "the user's name and settings; git stops if it cannot read them, so they are granted with a warning if they seem to hold a secret", secrets: "warn"},
+			{paths: []string{"~/.gitignore", "~/.gitignore_global", "~/.gitattributes", "${XDG_CONFIG_HOME:-~/.config}/git/ignore", "${XDG_CONFIG_HOME:-~/.config}/git/attributes"}, access: policy.Read, reason: "what the user's git ignores, and how it treats files"},
 		},
 		env: []envRule{
 			{pass: []string{"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE"}, reason: "who commits, and when; no other GIT_ variable passes"},
@@ -75,7 +75,7 @@ var builtins = []profile{
 			{paths: []string{"$(bin:go)", "$GOROOT"}, access: policy.Read | policy.Exec, reason: "the Go toolchain and its standard library"},
 			{paths: []string{"$GOMODCACHE", "${GOPATH:-~/go}/pkg/mod"}, access: policy.Read | policy.Exec, reason: "downloaded modules, and toolchains that go.mod asks for"},
 			{paths: []string{"${GOPATH:-~/go}/pkg/sumdb"}, access: policy.Read, reason: "checksums of modules"},
-			{paths: []string{"${XDG_CONFIG_HOME:-~/.config}/go/env"}, access: policy.Read, reason: "settings made with go env -w"},
+			{paths: []string{"${XDG_CONFIG_HOME:-~/.config}/go/env"}, access: policy.Read, reason: "settings made with go env -w, if none seems secret; go works without them, but builds differently", secrets: "skip"},
 			{paths: []string{"~/sdk/go*"}, access: policy.Read | policy.Exec, reason: "toolchains installed with golang.org/dl"},
 		},
 		env: []envRule{
@@ -137,7 +137,8 @@ var builtins = []profile{
 		grants: []rule{
 			{paths: []string{"${RUSTUP_HOME:-~/.rustup}/toolchains", "${RUSTUP_HOME:-~/.rustup}/settings.toml", "${RUSTUP_HOME:-~/.rustup}/update-hashes"}, access: policy.Read | policy.Exec, reason: "toolchains that rustup installed, and which one is chosen"},
 			{paths: []string{"${CARGO_HOME:-~/.cargo}/bin", "${CARGO_HOME:-~/.cargo}/env"}, access: policy.Read | policy.Exec, reason: "rustup's shims and installed programs"},
-			{paths: []string{"${CARGO_HOME:-~/.cargo}/registry", "${CARGO_HOME:-~/.cargo}/git", "${CARGO_HOME:-~/.cargo}/config.toml", "${CARGO_HOME:-~/.cargo}/config"}, access: policy.Read, reason: "downloaded crates and cargo's settings, not its credentials"},
+			{paths: []string{"${CARGO_HOME:-~/.cargo}/registry", "${CARGO_HOME:-~/.cargo}/git"}, access: policy.Read, reason: "downloaded crates, no credentials"},
+			{paths: []string{"${CARGO_HOME:-~/.cargo}/config.toml", "${CARGO_HOME:-~/.cargo}/config"}, access: policy.Read, reason: "cargo's settings, if none seems secret; cargo stops if it cannot read them, and keeps tokens in credentials.toml by itself", secrets: "skip"},
 		},
 		env: []envRule{
 			{pass: []string{"CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "RUSTUP_AUTO_INSTALL"}, reason: "where Rust's files are"},
@@ -152,7 +153,9 @@ var builtins = []profile{
 		grants: []rule{
 			{paths: []string{"$JAVA_HOME", "$(bin:java)", "~/.sdkman/candidates", "~/.jdks"}, access: policy.Read | policy.Exec, reason: "the Java runtime and compiler"},
 			{paths: []string{"$(bin:mvn)", "$(bin:gradle)", "$MAVEN_HOME", "$M2_HOME", "$GRADLE_HOME"}, access: policy.Read | policy.Exec, reason: "the build tools"},
-			{paths: []string{"/etc/java", "/etc/java-*", "/etc/maven", "/etc/.java", "/etc/gradle", "/etc/jvm-*"}, access: policy.Read, reason: "system-wide settings of Java and its tools"},
+			{paths: []string{"/etc/java", "/etc/java-*", "/etc/.java", "/etc/gradle", "/etc/jvm-*"}, access: policy.Read, reason: "system-wide settings of Java and its tools"},
+			{paths: []string{"/etc/maven/m2.conf", "/etc/maven/logging", "/etc/maven/toolchains.xml"}, access: policy.Read, reason: "how Maven starts"},
+			{paths: []string{"/etc/maven/settings.xml"}, access: policy.Read, reason: "Maven's system-wide settings, if no password seems to be among them", secrets: "skip"},
 			{paths: []string{"~/.m2/repository", "~/.m2/wrapper", "~/.ivy2/cache"}, access: policy.Read | policy.Exec, reason: "downloaded libraries and plugins"},
 			{paths: []string{"~/.gradle/wrapper", "~/.gradle/caches", "~/.gradle/jdks"}, access: policy.Read | policy.Exec, reason: "Gradle's downloaded distributions and libraries"},
 		},
@@ -169,7 +172,7 @@ var builtins = []profile{
 		commands:    []string{"cc", "make", "gcc", "clang"},
 		grants: []rule{
 			{paths: []string{"$(bin:cc)", "$(bin:clang)", "$(bin:cmake)"}, access: policy.Read | policy.Exec, reason: "compilers that stand outside the system's directories"},
-			{paths: []string{"/etc/clang", "/etc/ccache.conf", "/etc/conan"}, access: policy.Read, reason: "system-wide settings of compilers"},
+			{paths: []string{"/etc/clang", "/etc/ccache.conf"}, access: policy.Read, reason: "system-wide settings of compilers"},
 		},
 		env: []envRule{
 			{pass: []string{"CC", "CXX", "CPP", "AR", "LD", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CMAKE_GENERATOR", "CMAKE_BUILD_PARALLEL_LEVEL", "PKG_CONFIG_PATH", "SDKROOT", "DEVELOPER_DIR", "MACOSX_DEPLOYMENT_TARGET"}, reason: "which compiler, with which options"},
@@ -184,7 +187,8 @@ var builtins = []profile{
 		grants: []rule{
 			{paths: []string{"${ASDF_DATA_DIR:-~/.asdf}", "$ASDF_DIR"}, access: policy.Read | policy.Exec, reason: "asdf, its shims and what it installed"},
 			{paths: []string{"${MISE_DATA_DIR:-~/.local/share/mise}/installs", "${MISE_DATA_DIR:-~/.local/share/mise}/shims", "${MISE_DATA_DIR:-~/.local/share/mise}/plugins"}, access: policy.Read | policy.Exec, reason: "mise's shims and what it installed"},
-			{paths: []string{"~/.tool-versions", "${XDG_CONFIG_HOME:-~/.config}/mise/config.toml"}, access: policy.Read, reason: "which versions are chosen"},
+			{paths: []string{"~/.tool-versions"}, access: policy.Read, reason: "which versions are chosen"},
+			{paths: []string{"${XDG_CONFIG_HOME:-~/.config}/mise/config.toml"}, access: policy.Read, reason: "which versions are chosen, if no variable that mise sets seems secret", secrets: "skip"},
 		},
 		env: []envRule{
 			{pass: []string{"ASDF_DIR", "ASDF_DATA_DIR", "MISE_DATA_DIR", "MISE_SHELL"}, reason: "where the managers' files are"},

@@ -83,6 +83,9 @@ func generate(t testing.TB, all []profile) []byte {
 			if g.required {
 				b.WriteString(", required: true")
 			}
+			if g.secrets != "" {
+				fmt.Fprintf(&b, ", secrets: %q", g.secrets)
+			}
 			if g.os != "" {
 				fmt.Fprintf(&b, ", os: %q", g.os)
 			}

@@ -3,6 +3,7 @@ package profiles
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 
 	"sandboxd/policy"
 )
@@ -27,34 +28,55 @@ func (r *resolver) placeCaches() error {
 	return nil
 }
 
-// cacheDir is the directory of this workspace's caches, or why there is none.
-func (r *resolver) cacheDir() (dir, why string) {
+// cachesBelow is where below the user's caches those of all workspaces are.
+const cachesBelow = "/sbx/workspaces"
+
+// cachePlace is where this workspace's caches would be.
+type cachePlace struct {
+	base, name     string
+	full, existing string // existing is the part that is there
+	links          []string
+	err            error
+}
+
+func (r *resolver) findCache() {
 	base := xdg(r.host, r.home, "XDG_CACHE_HOME", ".cache")
 	if base == "" {
-		return "", "there is no home directory"
+		return
 	}
 	sum := sha256.Sum256([]byte(r.spec.Workspace))
-	full, existing, n, err := r.v.evalPartial(base + "/sbx/workspaces/" + hex.EncodeToString(sum[:16]))
-	if err == nil {
-		n = r.v.full(existing)
+	c := cachePlace{base: base, name: hex.EncodeToString(sum[:16])}
+	c.full, c.existing, _, c.links, c.err = r.v.tracePartial(base + "/sbx/workspaces/" + c.name)
+	r.cache = c
+}
+
+// cacheDir is the directory of this workspace's caches, or why there is none.
+func (r *resolver) cacheDir() (dir, why string) {
+	c := &r.cache
+	if c.base == "" {
+		return "", "there is no home directory"
 	}
+	if c.err != nil {
+		return "", show(c.base) + " " + explain(c.err)
+	}
+	n := r.v.full(c.existing)
 	switch {
-	case err != nil:
-		return "", show(base) + " " + explain(err)
-	case policy.Within(full, r.spec.Workspace):
-		return "", show(base) + " lies in the workspace"
+	case slices.ContainsFunc(c.links, r.plantable):
+		return "", show(c.base) + " leads through a link that the worker can have made"
+	case policy.Within(c.full, r.spec.Workspace):
+		return "", show(c.base) + " lies in the workspace"
 	case !n.isDir():
-		return "", show(existing) + " is not a directory"
+		return "", show(c.existing) + " is not a directory"
 	// Somebody else's directory is somebody else's to change, and what is made
 	// there as root would get in its owner's way.
 	case int(n.uid) != r.req.UID:
-		return "", show(existing) + " belongs to another user"
+		return "", show(c.existing) + " belongs to another user"
 	case n.perm&0o002 != 0: // anybody could make the rest of the path first
-		return "", show(existing) + " is writable for everybody"
-	case may(existing, accessW|accessX) != nil:
-		return "", show(existing) + " is not writable"
-	case inSharedRoot(full) != "":
-		return "", show(full) + " is no place for caches"
+		return "", show(c.existing) + " is writable for everybody"
+	case may(c.existing, accessW|accessX) != nil:
+		return "", show(c.existing) + " is not writable"
+	case inSharedRoot(c.full) != "":
+		return "", show(c.full) + " is no place for caches"
 	}
-	return full, ""
+	return c.full, ""
 }

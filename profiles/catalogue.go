@@ -106,7 +106,7 @@ func Lint(ctx LintContext, name string) ([]Problem, error) {
 		return problems, nil
 	}
 	l := linter{
-		checker: checker{file: file, at: positions([]byte(doc.Text)), problems: problems},
+		checker: checker{file: file, data: []byte(doc.Text), problems: problems},
 		preset:  doc.Origin == layerBuiltin.String(), v: newView(),
 	}
 	l.store = newStore(ctx.Places, l.v)

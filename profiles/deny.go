@@ -56,33 +56,42 @@ func (r *resolver) deny(what, abs string, walk bool) error {
 		abs = strings.TrimSuffix(abs, "/**")
 	}
 	if !hasMeta(abs) {
-		r.denyPath(cmp.Or(abs, "/"))
+		r.denyPath(what, cmp.Or(abs, "/"), walk)
 		return nil
 	}
 	pattern := path.Clean(abs)
 	if !walk && (strings.Contains(pattern, "**") || hasMeta(path.Dir(pattern))) {
 		return refuse("use a path, DIR/*, or DIR/**", "%s: a project's pattern may have *, ? and [ in the last component only", what)
 	}
-	matches, ok := globAll(pattern)
+	matches, ok := globAll(pattern, &r.globVisits)
 	if !ok {
 		return refuse("deny a directory instead", "%s matches more than can be looked through", what)
 	}
 	if len(matches) == 0 {
-		r.denyPath(pattern)
+		r.denyPath(what, pattern, walk)
 		return nil
 	}
 	r.note(Info, "%s: %d paths match now; what is made later and would match is not denied", what, len(matches))
 	for _, m := range matches {
-		r.denyPath(m)
+		r.denyPath(what, m, walk)
 	}
 	return nil
 }
 
-func (r *resolver) denyPath(p string) {
+// denyPath denies a path, and where it leads. The caller (byCaller) is told if
+// a worker can have chosen that.
+func (r *resolver) denyPath(what, p string, byCaller bool) {
 	lexical := path.Clean(p)
 	r.spec.Deny = append(r.spec.Deny, lexical)
-	if full, _, _, err := r.v.evalPartial(p); err == nil && full != lexical {
+	full, _, _, links, err := r.v.tracePartial(p)
+	if err != nil {
+		return
+	}
+	if full != lexical {
 		r.spec.Deny = append(r.spec.Deny, full)
+	}
+	if link := r.plantedNamed(links, full); link != "" && byCaller {
+		r.noteLoud(what, link, full)
 	}
 }
 

@@ -46,6 +46,7 @@ type grantDoc struct {
 	Access   string   `toml:"access"`
 	Optional *bool    `toml:"optional"`
 	OS       string   `toml:"os"`
+	Secrets  string   `toml:"secrets"`
 	Reason   string   `toml:"reason"`
 }
 
@@ -81,6 +82,7 @@ type rule struct {
 	access   policy.Access
 	required bool
 	os       string
+	secrets  string // what to do with a file that seems to hold some
 	reason   string
 }
 
@@ -137,7 +139,7 @@ func known(table string) []string {
 	case "detect":
 		return []string{"commands", "env"}
 	case "grant":
-		return []string{"path", "paths", "access", "optional", "os", "reason"}
+		return []string{"path", "paths", "access", "optional", "os", "secrets", "reason"}
 	case "env":
 		return []string{"pass", "set", "drop", "reason"}
 	case "cache":
@@ -149,12 +151,17 @@ func known(table string) []string {
 // parse reads a profile. Problems come in the order of the file; with an error
 // among them the profile must not be used.
 func parse(data []byte, file string) (profile, []Problem) {
+	if many, at := survey(data); many != "" {
+		p := Problem{File: file, Severity: SeverityError, Text: "the file " + many, Hint: "shorten it"}
+		p.Line, p.Column = position(lineStarts(data), at)
+		return profile{}, []Problem{p}
+	}
 	var doc document
 	dec := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
 	if err := dec.Decode(&doc); err != nil {
 		return profile{}, decodeProblems(err, file)
 	}
-	c := checker{file: file, at: positions(data)}
+	c := checker{file: file, data: data}
 	return c.profile(doc), c.problems
 }
 
@@ -167,7 +174,7 @@ func decodeProblems(err error, file string) []Problem {
 		}
 		return all
 	}
-	p := Problem{File: file, Severity: SeverityError, Text: "not a profile: " + oneLine(err.Error()), Hint: "see profiles/README.md for the format"}
+	p := Problem{File: file, Severity: SeverityError, Text: "not a profile: " + oneLine(err.Error()), Hint: "see docs/profiles.md for the format, or `sbx profile show system` for an example"}
 	var de *toml.DecodeError
 	if errors.As(err, &de) {
 		p.Line, p.Column = de.Position()
@@ -176,11 +183,23 @@ func decodeProblems(err error, file string) []Problem {
 	return []Problem{p}
 }
 
-func oneLine(s string) string { return policy.Printable(strings.Join(strings.Fields(s), " ")) }
+func oneLine(s string) string {
+	return policy.Printable(cutText(strings.Join(strings.Fields(s), " ")))
+}
+
+// maxText bounds what a message repeats of a file.
+const maxText = 400
+
+func cutText(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxText], "") + "…"
+}
 
 func unknownKey(e *toml.DecodeError, file string) Problem {
 	key := e.Key()
-	p := Problem{File: file, Severity: SeverityError, Text: fmt.Sprintf("unknown key %q", strings.Join(key, "."))}
+	p := Problem{File: file, Severity: SeverityError, Text: fmt.Sprintf("unknown key %q", shorten(strings.Join(key, ".")))}
 	p.Line, p.Column = e.Position()
 	if len(key) == 0 {
 		return p
@@ -189,7 +208,8 @@ func unknownKey(e *toml.DecodeError, file string) Problem {
 	if len(key) > 1 {
 		table = key[0]
 	}
-	if near := nearest(key[len(key)-1], known(table)); near != "" {
+	last := key[len(key)-1]
+	if near := nearest(last, known(table)); near != "" && len(last) <= maxShown {
 		p.Hint = fmt.Sprintf("did you mean %q?", near)
 	} else if len(known(table)) > 0 {
 		p.Hint = "known keys here: " + strings.Join(known(table), ", ")
@@ -197,12 +217,65 @@ func unknownKey(e *toml.DecodeError, file string) Problem {
 	return p
 }
 
-type position struct{ line, column int }
+// Limits on what a file may hold. What reads a document costs more than in
+// proportion to its keys, and who writes a project's file is not trusted.
+const (
+	maxKeys     = 1000
+	maxElements = 4096 // of all lists
+)
 
-// positions finds where each key of a valid document stands: "mode",
-// "grant[2]", "grant[2].access".
-func positions(data []byte) map[string]position {
-	at := map[string]position{}
+// survey counts what a document holds, as far as it can be read, and stops
+// where that is too much.
+func survey(data []byte) (tooMany string, at int) {
+	var keys, elements int
+	var p unstable.Parser
+	p.Reset(data)
+	var values func(n *unstable.Node)
+	values = func(n *unstable.Node) {
+		if n.Kind != unstable.Array && n.Kind != unstable.InlineTable {
+			return
+		}
+		for it := n.Children(); it.Next(); {
+			c := it.Node()
+			if c.Kind == unstable.KeyValue {
+				keys++
+				c = c.Value()
+			} else {
+				elements++
+			}
+			values(c)
+		}
+	}
+	for p.NextExpression() {
+		n := p.Expression()
+		for it := n.Key(); it.Next(); { // a.b.c is three
+			keys++
+		}
+		if n.Kind == unstable.KeyValue {
+			values(n.Value())
+		}
+		switch {
+		case keys > maxKeys:
+			return fmt.Sprintf("holds more than %d keys", maxKeys), keyOffset(&p, n)
+		case elements > maxElements:
+			return fmt.Sprintf("lists more than %d words", maxElements), keyOffset(&p, n)
+		}
+	}
+	return "", 0
+}
+
+// keyOffset is where an expression starts.
+func keyOffset(p *unstable.Parser, n *unstable.Node) int {
+	if it := n.Key(); it.Next() {
+		return int(it.Node().Raw.Offset)
+	}
+	return 0
+}
+
+// offsets finds where each key of a valid document starts: "mode", "grant[2]",
+// "grant[2].access".
+func offsets(data []byte) map[string]int {
+	at := map[string]int{}
 	counts := map[string]int{}
 	table := ""
 	var p unstable.Parser
@@ -210,14 +283,10 @@ func positions(data []byte) map[string]position {
 	for p.NextExpression() {
 		n := p.Expression()
 		var words []string
-		var where position
 		for it := n.Key(); it.Next(); {
-			if len(words) == 0 {
-				start := p.Shape(p.Range(it.Node().Data)).Start
-				where = position{start.Line, start.Column}
-			}
 			words = append(words, string(it.Node().Data))
 		}
+		where := keyOffset(&p, n)
 		name := strings.Join(words, ".")
 		switch n.Kind {
 		case unstable.ArrayTable:
@@ -237,18 +306,43 @@ func positions(data []byte) map[string]position {
 	return at
 }
 
+// lineStarts are the offsets at which the lines of a text start.
+func lineStarts(data []byte) []int {
+	starts := []int{0}
+	for i, c := range data {
+		if c == '\n' {
+			starts = append(starts, i+1)
+		}
+	}
+	return starts
+}
+
+// position turns an offset into a line and a column, both from 1.
+func position(starts []int, offset int) (line, column int) {
+	i, found := slices.BinarySearch(starts, offset)
+	if !found {
+		i--
+	}
+	return i + 1, offset - starts[i] + 1
+}
+
 // checker turns a document into a profile and collects what is wrong.
 type checker struct {
 	file     string
-	at       map[string]position
+	data     []byte
+	at       map[string]int // where keys start; nil until there is a problem
+	lines    []int
 	problems []Problem
 }
 
 func (c *checker) add(sev Severity, key, hint, format string, args ...any) {
-	p := Problem{File: c.file, Severity: sev, Text: fmt.Sprintf(format, args...), Hint: hint}
+	if c.at == nil {
+		c.at, c.lines = offsets(c.data), lineStarts(c.data)
+	}
+	p := Problem{File: c.file, Severity: sev, Text: cutText(fmt.Sprintf(format, args...)), Hint: hint}
 	for k := key; ; { // a key that is not there is reported at its table
-		if w, ok := c.at[k]; ok {
-			p.Line, p.Column = w.line, w.column
+		if at, ok := c.at[k]; ok {
+			p.Line, p.Column = position(c.lines, at)
 			break
 		}
 		i := strings.LastIndexByte(k, '.')
@@ -298,7 +392,7 @@ func (c *checker) profile(d document) profile {
 }
 
 func near(got string, words ...string) string {
-	if n := nearest(got, words); n != "" {
+	if n := nearest(shorten(got), words); n != "" {
 		return fmt.Sprintf("did you mean %q?", n)
 	}
 	return "one of " + strings.Join(words, ", ")
@@ -325,7 +419,7 @@ func (c *checker) effects(key string, names []string, full bool) (set policy.Eff
 }
 
 func (c *checker) grant(key string, g grantDoc) rule {
-	r := rule{paths: g.Paths, os: g.OS, reason: g.Reason, required: g.Optional != nil && !*g.Optional}
+	r := rule{paths: g.Paths, os: g.OS, secrets: g.Secrets, reason: g.Reason, required: g.Optional != nil && !*g.Optional}
 	if g.Path != "" {
 		r.paths = append([]string{g.Path}, g.Paths...)
 	}
@@ -350,6 +444,9 @@ func (c *checker) grant(key string, g grantDoc) rule {
 	}
 	if g.OS != "" && g.OS != "linux" && g.OS != "darwin" {
 		c.fail(key+".os", `"linux" or "darwin"`, "unknown system %q", g.OS)
+	}
+	if g.Secrets != "" && g.Secrets != secretsSkip && g.Secrets != secretsWarn {
+		c.fail(key+".secrets", `"skip" or "warn"`, "%q does not say what to do with a file that seems to hold a secret", g.Secrets)
 	}
 	return r
 }

@@ -29,6 +29,8 @@ type hazard struct {
 	why   string
 }
 
+const mayBeSecret = "may hold a secret"
+
 // hazards are the variables that no preset passes on, whatever it lists.
 var hazards = []hazard{
 	{[]string{
@@ -43,7 +45,7 @@ var hazards = []hazard{
 	}, "can make programs run other code"},
 	{[]string{"GIT_*"}, "can make git run other programs or work on another repository"},
 	{[]string{"SSH_AUTH_SOCK", "SSH_AGENT_*", "DBUS_*", "DISPLAY", "WAYLAND_*", "XAUTHORITY", "XDG_RUNTIME_DIR", "XDG_SESSION_*", "GPG_*", "DOCKER_*", "KUBECONFIG", "CONTAINER_HOST", "LISTEN_*", "NOTIFY_SOCKET", "PULSE_*", "TMUX", "STY", "*_SOCK", "*_SOCKET"}, "leads to a service of the host"},
-	{[]string{"*_TOKEN", "*_TOKEN_*", "*TOKEN", "*_KEY", "*_KEY_*", "*APIKEY*", "*_SECRET", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*_PASS", "*CREDENTIAL*", "*_PAT", "*_AUTH", "*_AUTH_*", "AWS_*", "AZURE_*", "GOOGLE_*", "*_DSN", "DATABASE_URL", "*_PROXY", "GOPROXY", "NETRC"}, "may hold a secret"},
+	{[]string{"*_TOKEN", "*_TOKEN_*", "*TOKEN", "*_KEY", "*_KEY_*", "*APIKEY*", "*_SECRET", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*_PASS", "*CREDENTIAL*", "*_PAT", "*_AUTH", "*_AUTH_*", "AWS_*", "AZURE_*", "GOOGLE_*", "*_DSN", "DATABASE_URL", "*_PROXY", "GOPROXY", "NETRC"}, mayBeSecret},
 }
 
 // harmless are names that a pattern of [hazards] catches by accident and that
@@ -204,22 +206,32 @@ func (e *environment) fill() {
 // maxPasswd is room for a hundred thousand users.
 const maxPasswd = 16 << 20
 
-// userName finds the name of a uid in /etc/passwd; "" if it is not there. The
-// C library's other sources would need cgo or a process.
 func userName(uid int) string {
+	name, _ := userEntry(uid)
+	return name
+}
+
+// userEntry finds the name and home of a uid in /etc/passwd; "" if it is not
+// there. The C library's other sources would need cgo or a process.
+func userEntry(uid int) (name, home string) {
 	data, err := readBounded("/etc/passwd", 0, maxPasswd)
 	if err != nil {
-		return ""
+		return "", ""
 	}
 	want := strconv.Itoa(uid)
 	for line := range strings.Lines(string(data)) {
 		name, rest, _ := strings.Cut(line, ":")
 		_, rest, _ = strings.Cut(rest, ":") // what stood in for the password
-		if id, _, ok := strings.Cut(rest, ":"); ok && id == want {
-			return name
+		id, rest, ok := strings.Cut(rest, ":")
+		if !ok || id != want {
+			continue
 		}
+		if fields := strings.Split(rest, ":"); len(fields) > 2 { // gid, comment, home, shell
+			home = fields[2]
+		}
+		return name, home
 	}
-	return ""
+	return "", ""
 }
 
 // pwd is the name by which the command knows its directory: the caller's own

@@ -13,6 +13,13 @@ type toolPath struct {
 	v     *view
 	dirs  []string // real, existing, without repeats, in PATH order
 	found map[string]string
+	// planted is [resolver.planted] and skip is told of what it finds; nil if
+	// no worker is about to run.
+	planted func(links []string, real string) string
+	skip    func(who, link, target, suggest string)
+	// plantable is [resolver.plantable]; nil as above.
+	plantable func(p string) bool
+	linked    map[string]bool // names which only a planted link answers to
 }
 
 // lookup returns the real path of the program that PATH finds for name, and
@@ -28,33 +35,49 @@ func (t *toolPath) lookup(name string) string {
 
 func (t *toolPath) search(name string) string {
 	for _, d := range t.dirs {
-		if real := t.program(d, name); real != "" {
+		real, link := t.program(d, name)
+		switch {
+		case link != "":
+			if t.linked == nil {
+				t.linked = map[string]bool{}
+			}
+			t.linked[name] = true
+			t.skip(whoBin(name), link, real, t.suggestion(real))
+		case real != "":
 			return real
 		}
 	}
 	return ""
 }
 
-// has tells whether PATH finds a program at all. Most are the system's, whose
-// directory tends to be the last one: it is asked first.
+// has tells whether PATH finds a program at all, be it through a planted link:
+// that grants nothing. Most are the system's, whose directory tends to be the
+// last one: it is asked first.
 func (t *toolPath) has(name string) bool {
-	n := len(t.dirs)
-	return n > 0 && t.program(t.dirs[n-1], name) != "" || t.lookup(name) != ""
+	if n := len(t.dirs); n > 0 {
+		if real, _ := t.program(t.dirs[n-1], name); real != "" {
+			return true
+		}
+	}
+	return t.lookup(name) != "" || t.linked[name]
 }
 
-// program returns the real path of a program in directory d; "" if it is not
-// there. Most directories lack most names: that costs one lstat and no
+// program returns the real path of a program in directory d, "" if it is not
+// there, and the planted link that leads to it, if one does. Most directories lack most names: that costs one lstat and no
 // evaluation, which is less than to list the directories, as some are long.
-func (t *toolPath) program(d, name string) string {
+func (t *toolPath) program(d, name string) (real, link string) {
 	at := join(d, name)
 	if !t.v.there(at) {
-		return ""
+		return "", ""
 	}
-	real, n, err := t.v.eval(at)
+	real, n, links, err := t.v.trace(at)
 	if err != nil || !n.isFile() || t.v.full(real).perm&0o111 == 0 {
-		return ""
+		return "", ""
 	}
-	return real
+	if t.planted != nil {
+		link = t.planted(links, real)
+	}
+	return real, link
 }
 
 // tree returns the directory that a program brings with it: the parent of the
@@ -66,9 +89,17 @@ func (t *toolPath) tree(name string) string {
 	if real == "" {
 		return ""
 	}
+	return t.treeOf(real)
+}
+
+func (t *toolPath) treeOf(real string) string {
 	dir := path.Dir(real)
 	parent, base := split(dir)
 	if !slices.Contains(programDirs, base) {
+		return dir
+	}
+	// A worker that may write in .../bin could choose what .../lib lies beside.
+	if t.plantable != nil && t.plantable(dir) && !t.plantable(parent) {
 		return dir
 	}
 	for _, mark := range installationMarks {
@@ -190,7 +221,8 @@ func hasMeta(s string) bool {
 
 // glob matches the last component against what is in its directory.
 func (e *expander) glob(p string) []string {
-	dir, _, err := e.v.eval(path.Dir(p))
+	parent := path.Dir(p)
+	dir, _, err := e.v.eval(parent)
 	if err != nil {
 		return nil
 	}
@@ -207,14 +239,14 @@ func (e *expander) glob(p string) []string {
 		}
 		name := string(l.name(i))
 		if ok, err := path.Match(pattern, name); ok && err == nil {
-			out = append(out, join(dir, name))
+			out = append(out, join(parent, name)) // not dir: how it is reached matters
 		}
 	}
 	slices.Sort(out)
 	return out
 }
 
-// Limits on what one deny pattern may cost.
+// Limits on what all deny patterns of a launch may cost together.
 const (
 	maxGlobVisits  = 200_000
 	maxGlobMatches = 10_000
@@ -222,9 +254,11 @@ const (
 
 // globAll matches a whole pattern, "**" for any number of directories
 // included, without following symbolic links. A trailing "/**" is the caller's
-// business. It reports false if the pattern costs more than it may.
-func globAll(pattern string) (matches []string, ok bool) {
-	w := globWalk{visits: maxGlobVisits}
+// business. What it costs is taken from visits; it reports false if that is not
+// enough.
+func globAll(pattern string, visits *int) (matches []string, ok bool) {
+	w := globWalk{visits: *visits}
+	defer func() { *visits = w.visits }()
 	w.walk("/", strings.Split(strings.Trim(pattern, "/"), "/"))
 	slices.Sort(w.found)
 	return slices.Compact(w.found), w.visits > 0 && len(w.found) <= maxGlobMatches

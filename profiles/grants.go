@@ -35,13 +35,19 @@ func (r *resolver) grant(g policy.Grant) {
 // grantPresets finds the presets that apply and adds their grants, then those
 // of the profiles that the caller named.
 func (r *resolver) grantPresets() error {
-	r.scanPath()
 	exp := &expander{v: r.v, home: r.home, host: r.host, path: r.path}
+	presets := make([]*profile, len(builtins))
 	for i := range builtins {
 		p, err := r.store.load(builtins[i].name)
 		if err != nil {
 			return err
 		}
+		presets[i] = p
+	}
+	r.addProfileRoots(exp, presets)
+	r.addProfileRoots(exp, r.chosen)
+	r.scanPath()
+	for i, p := range presets {
 		if r.applies(p, builtins[i].name, exp) {
 			r.active = append(r.active, p)
 		}
@@ -126,10 +132,17 @@ func (r *resolver) weakenProfile(p *profile, grants []policy.Grant) {
 
 // grantRule adds the grant of one path of a profile, if it is there.
 func (r *resolver) grantRule(p *profile, rule rule, expr, at, source string, trusted bool) (bool, error) {
-	real, n, err := r.v.eval(at)
+	real, n, links, err := r.v.trace(at)
 	if err != nil {
 		r.noteOdd(p.name, at, err)
 		return false, nil
+	}
+	if link := r.planted(links, real); link != "" {
+		if trusted || !slices.Contains(r.chosen, p) {
+			r.skipPlanted("preset "+show(p.name), link, real, real)
+			return false, nil
+		}
+		r.loud("profile "+show(p.name), link, real)
 	}
 	g := policy.Grant{Path: policy.Raw(real), Kind: policy.File, Access: rule.access, Reason: rule.reason, Source: source}
 	if n.isDir() {
@@ -153,6 +166,11 @@ func (r *resolver) grantRule(p *profile, rule rule, expr, at, source string, tru
 			return false, refuse("grant a directory below it", "profile %s makes %s writable, but it %s", show(p.file), show(at), why)
 		}
 	}
+	if rule.secrets != "" && n.isFile() {
+		if found, ok := r.scanFile(real); ok && !r.noteSecret(p, rule, real, found) {
+			return false, nil
+		}
+	}
 	// Read-only is a ceiling: only devices, which keep nothing, stay writable.
 	if r.spec.Mode == policy.ReadOnly && !n.isChar() && real != "/dev/pts" {
 		if g.Access &^= policy.Write; g.Access == 0 {
@@ -161,6 +179,18 @@ func (r *resolver) grantRule(p *profile, rule rule, expr, at, source string, tru
 	}
 	r.grant(g)
 	return true, nil
+}
+
+// noteSecret tells that a file seems to hold a secret, and whether it is
+// granted nevertheless. The secret itself is not told.
+func (r *resolver) noteSecret(p *profile, rule rule, file string, found finding) bool {
+	if rule.secrets == secretsWarn {
+		r.note(Warning, "profile %s: %s seems to hold a secret (%s), and the worker may read it: the tool stops without this file (move the secret elsewhere, or use --deny %s)",
+			show(p.name), show(file), found, shellQuote(file))
+		return true
+	}
+	r.note(Warning, "profile %s: %s seems to hold a secret (%s): not granted (if the worker may have it: --readable %s)", show(p.name), show(file), found, shellQuote(file))
+	return false
 }
 
 // noteOdd tells once per failing place that something optional is skipped.
@@ -196,8 +226,12 @@ func (r *resolver) scanPath() {
 			r.strange = append(r.strange, Notice{Info, fmt.Sprintf("PATH entry %q depends on the current directory: nothing is granted for it", d)})
 			continue
 		}
-		real, n, err := r.v.eval(d)
+		real, n, links, err := r.v.trace(d)
 		if err != nil || !n.isDir() || slices.Contains(r.path.dirs, real) {
+			continue
+		}
+		if link := r.planted(links, real); link != "" {
+			r.skipPlanted("PATH entry "+show(d), link, real, real)
 			continue
 		}
 		r.path.dirs = append(r.path.dirs, real)
@@ -278,7 +312,13 @@ func (r *resolver) grantWritable(p string) error {
 	if n.isChar() {
 		access = policy.Read | policy.Write | policy.Ioctl
 	}
-	meaning := "the worker may change " + show(real)
+	meaning := "the worker may read, run and change " + show(real)
+	switch {
+	case n.isDir():
+		meaning = "the worker may read, run and change everything in " + show(real)
+	case n.isChar():
+		meaning = "the worker may read, write and control the device " + show(real)
+	}
 	if slices.Contains(scratchRoots, real) {
 		meaning += ", where other programs keep files and sockets"
 	}
@@ -299,7 +339,7 @@ func (r *resolver) addNamed(flag, real string, n node, access policy.Access, mea
 // directory, what forbid names a reason for, and what this user could not
 // touch anyway.
 func (r *resolver) namedRoot(flag, p string, bits uint32, forbid func(string, node) string) (string, node, error) {
-	real, n, err := r.named(flag, p)
+	real, n, links, err := r.named(flag, p)
 	if err != nil {
 		return "", node{}, err
 	}
@@ -313,6 +353,9 @@ func (r *resolver) namedRoot(flag, p string, bits uint32, forbid func(string, no
 	}
 	if err := may(real, bits); err != nil && !(n.isChar() && errors.Is(err, syscall.ENXIO)) {
 		return "", node{}, &RefusalError{Msg: fmt.Sprintf("%s %s is not accessible for you: %v", flag, show(p), err), Hint: "see who may: ls -ld " + shellQuote(real), Err: err}
+	}
+	if link := r.plantedNamed(links, real); link != "" {
+		r.loud(flag+" "+shellQuote(p), link, real)
 	}
 	return real, n, nil
 }

@@ -72,6 +72,7 @@ type guard struct {
 	own      []string // sbx's configuration and state
 	cache    string   // where the caches of all workspaces are
 	linked   []string // where credentials really are, if not at their usual place
+	homeless bool     // HOME names no directory that could be a home
 	expanded bool
 }
 
@@ -107,6 +108,39 @@ func newGuard(v *view, home string, host map[string]string) *guard {
 		}
 	}
 	return g
+}
+
+// findHome takes the home directory from /etc/passwd where HOME names none: a
+// daemon's environment must not make a home a fit workspace.
+func (g *guard) findHome(uid int) {
+	if g.real != "" && g.real != "/" {
+		return
+	}
+	g.homeless = true
+	_, home := userEntry(uid)
+	if !path.IsAbs(home) || inSharedRoot(path.Clean(home)) != "" { // that is guarded already
+		return
+	}
+	g.addHome(path.Clean(home))
+	if real, n, err := g.v.eval(home); err == nil && n.isDir() {
+		g.addHome(real)
+	}
+}
+
+// homeMarks are entries that tell a home directory from a project, where
+// nothing else does.
+var homeMarks = []string{".ssh", ".aws", ".gnupg", ".netrc", ".git-credentials", ".docker", ".kube"}
+
+// mark returns the entry that makes p look like a home; "" if there is none.
+func (g *guard) mark(p string) string {
+	if g.homeless {
+		for _, m := range homeMarks {
+			if g.v.there(join(p, m)) {
+				return m
+			}
+		}
+	}
+	return ""
 }
 
 // realOr resolves p as far as it exists; p itself if that fails.
@@ -358,6 +392,9 @@ func (g *guard) tooWide(p string) string {
 		if policy.Within(o, p) || policy.Within(p, o) {
 			return "holds or lies in sbx's own files, " + show(o)
 		}
+	}
+	if m := g.mark(p); m != "" {
+		return "looks like a home directory, as it holds " + m + " and HOME names no other"
 	}
 	if g.cache != "" && policy.Within(p, g.cache) {
 		return "lies in the caches that sbx keeps, " + show(g.cache)

@@ -56,6 +56,10 @@ type store struct {
 	v      *view
 	loaded map[string]*profile
 	exists map[string]bool // whether a directory is there at all
+	// plantable is [resolver.plantable], and note is told of a file that the
+	// caller named and a worker can write; nil if no worker is about to run.
+	plantable func(p string) bool
+	note      func(file, real string)
 }
 
 func newStore(p Places, v *view) *store {
@@ -103,12 +107,18 @@ func (s *store) load(name string) (*profile, error) {
 
 func (s *store) read(name string) (*profile, error) {
 	if strings.Contains(name, "/") {
+		if real := s.planted(name); real != "" {
+			s.note(name, real)
+		}
 		return readProfile(name, layerFile)
 	}
 	if bad := badProfileName(name); bad != "" {
 		return nil, refuse("name a profile of `sbx profile list`, or a file with a slash in its path", "profile %q %s", name, bad)
 	}
 	if file, l := s.origin(name); file != "" {
+		if real := s.planted(file); real != "" {
+			return nil, refusePlace("the grants of profile "+show(file), real)
+		}
 		return readProfile(file, l)
 	}
 	if p := builtinByName(name); p != nil {
@@ -119,6 +129,19 @@ func (s *store) read(name string) (*profile, error) {
 		hint = fmt.Sprintf("did you mean %q? see `sbx profile list`", n)
 	}
 	return nil, refuse(hint, "no profile is named %q", name)
+}
+
+// planted returns the real path of a file whose text a worker can choose; ""
+// if none can.
+func (s *store) planted(file string) string {
+	if s.plantable == nil {
+		return ""
+	}
+	real, _, links, err := s.v.trace(file)
+	if err != nil || !s.plantable(real) && !slices.ContainsFunc(links, s.plantable) {
+		return ""
+	}
+	return real
 }
 
 func badProfileName(name string) string {

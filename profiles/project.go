@@ -58,7 +58,7 @@ func parseProject(data []byte, file string) (profile, []Problem) {
 	if firstError(problems) != nil {
 		return p, problems
 	}
-	c := checker{file: file, at: positions(data), problems: problems}
+	c := checker{file: file, data: data, problems: problems}
 	const hint = "a project's own file may only tighten (mode, net, deny, require, toolchains, env.drop); put the rest in your own profile"
 	for _, l := range loosening {
 		if l.has(&p) {

@@ -76,3 +76,14 @@ func distance(a, b string) int {
 	}
 	return row[len(b)]
 }
+
+// maxShown is how much of a name from a file a message repeats.
+const maxShown = 80
+
+// shorten cuts a name that is longer than anybody means.
+func shorten(s string) string {
+	if len(s) <= maxShown {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxShown], "") + "…"
+}

@@ -21,8 +21,9 @@ import (
 func Resolve(req Request) (policy.Spec, []Notice, error) {
 	r := newResolver(req)
 	for _, step := range []func(*resolver) error{
-		(*resolver).readProfiles,
 		(*resolver).placeWorkspace,
+		(*resolver).placeRoots,
+		(*resolver).readProfiles,
 		(*resolver).readProject,
 		(*resolver).decideMode,
 		(*resolver).checkContradictions,
@@ -35,6 +36,7 @@ func Resolve(req Request) (policy.Spec, []Notice, error) {
 		(*resolver).placeCaches,
 		(*resolver).limitExec,
 		(*resolver).settleGrants,
+		(*resolver).notePlanted,
 		(*resolver).placeCwd,
 		(*resolver).collectDeny,
 		(*resolver).collectEffects,
@@ -68,14 +70,22 @@ type resolver struct {
 	open       bool   // the workspace may be read, written and entered
 	cwdNamed   string // as the caller wrote it, absolute
 	caches     []cacheRule
+	wsLinks    []string // that led to the workspace
+	wsRefusal  string   // why it must not be one
+	roots      []string // trees that workers can write
+	granted    []string // those of them that this worker may write anyway
+	crossings  []crossing
+	cache      cachePlace
 	odd        map[string]bool // components that were noticed already
 	strange    []Notice        // about PATH
+	globVisits int             // left for deny patterns
 }
 
 func newResolver(req Request) *resolver {
-	r := &resolver{req: req, host: envMap(req.HostEnv), home: cleanHome(req.Home), v: newView(), odd: map[string]bool{}}
+	r := &resolver{req: req, host: envMap(req.HostEnv), home: cleanHome(req.Home), v: newView(), odd: map[string]bool{}, globVisits: maxGlobVisits}
 	r.v.keepUsual(r.home)
 	r.guard = newGuard(r.v, r.home, r.host)
+	r.guard.findHome(req.UID)
 	places := PlacesFor(r.home, nil)
 	if d := xdg(r.host, r.home, "XDG_CONFIG_HOME", ".config"); d != "" {
 		places.User = d + "/sbx/profiles"
@@ -106,25 +116,28 @@ func (r *resolver) absolute(p string) (string, error) {
 	return join2(r.req.Dir, p), nil
 }
 
-// named resolves a path that the caller named with a flag, or refuses.
-func (r *resolver) named(flag, p string) (string, node, error) {
+// named resolves a path that the caller named with a flag, or refuses. It also
+// tells the links that it followed.
+func (r *resolver) named(flag, p string) (string, node, []string, error) {
 	if p == "" {
-		return "", node{}, refuse("give it a path", "%s is empty", flag)
+		return "", node{}, nil, refuse("give it a path", "%s is empty", flag)
 	}
 	abs, err := r.absolute(p)
 	if err != nil {
-		return "", node{}, refuse("change into an existing directory, or give an absolute path", "%s %s is relative, and the current directory no longer exists", flag, show(p))
+		return "", node{}, nil, refuse("change into an existing directory, or give an absolute path", "%s %s is relative, and the current directory no longer exists", flag, show(p))
 	}
-	real, n, err := r.v.eval(abs)
+	real, n, links, err := r.v.trace(abs)
 	if err != nil {
-		return "", node{}, &RefusalError{Msg: fmt.Sprintf("%s %s %s", flag, show(p), explain(err)), Hint: r.pathHint(abs, err), Err: err}
+		return "", node{}, nil, &RefusalError{Msg: fmt.Sprintf("%s %s %s", flag, show(p), explain(err)), Hint: r.pathHint(abs, err), Err: err}
 	}
-	return real, n, nil
+	return real, n, links, nil
 }
 
 func (r *resolver) pathHint(abs string, err error) string {
 	var odd *oddPath
 	switch {
+	case errors.Is(err, syscall.ENOENT) && inSharedRoot(path.Clean(abs)) != "": // nothing to make there
+		return "name what exists, see: ls -l " + shellQuote(path.Dir(path.Clean(abs)))
 	case errors.Is(err, syscall.ENOENT):
 		return "mkdir -p " + shellQuote(path.Clean(abs))
 	case errors.Is(err, syscall.EACCES) && errors.As(err, &odd):
@@ -179,10 +192,11 @@ func (r *resolver) placeWorkspace() error {
 			return refuse("change into a project directory, or name one with --workspace", "the current directory no longer exists")
 		}
 	}
-	real, n, err := r.named(flag, named)
+	real, n, links, err := r.named(flag, named)
 	if err != nil {
 		return err
 	}
+	r.wsLinks = links
 	if !n.isDir() {
 		return refuse("name the directory that holds it: --workspace "+shellQuote(path.Dir(real)), "%s %s is not a directory", flag, show(named))
 	}
@@ -285,10 +299,13 @@ func (r *resolver) checkWorkspace() error {
 		return nil
 	}
 	w := r.spec.Workspace
-	if why := r.guard.workspaceRefusal(w); why != "" {
-		return refuse(r.workspaceHint(w), "workspace %s %s", show(w), why)
+	if r.wsRefusal != "" {
+		return refuse(r.workspaceHint(w), "workspace %s %s", show(w), r.wsRefusal)
 	}
 	if r.open {
+		if r.req.UID == 0 {
+			r.noteRoot(w)
+		}
 		return nil
 	}
 	if err := may(w, accessR|accessX); err != nil {
@@ -302,8 +319,35 @@ func (r *resolver) checkWorkspace() error {
 	return nil
 }
 
+// noteRoot tells that the worker may not do in the workspace what root may: it
+// runs without capabilities, so that the owner and the bits count for it.
+func (r *resolver) noteRoot(w string) {
+	var st syscall.Stat_t
+	if r.v.full(w).uid == 0 || lstat(w, &st) != nil { // nearly always
+		return
+	}
+	bits := uint32(st.Mode) & 7
+	if groups, _ := syscall.Getgroups(); int(st.Gid) == r.req.GID || slices.Contains(groups, int(st.Gid)) {
+		bits = uint32(st.Mode) >> 3 & 7
+	}
+	want, lacks := uint32(accessR|accessX), "readable"
+	if bits&want == want && r.spec.Mode == policy.WorkspaceWrite {
+		want, lacks = want|accessW, "writable"
+	}
+	if bits&want == want {
+		return
+	}
+	name := userName(int(st.Uid))
+	run := "-u " + name
+	if name == "" {
+		run = fmt.Sprintf("-u '#%d'", st.Uid)
+	}
+	r.note(Warning, "workspace %s belongs to uid %d and is not %s for the worker, which runs as root without root's capabilities: run sbx as its owner (sudo %s sbx ...), or chown root %s",
+		show(w), st.Uid, lacks, run, shellQuote(w))
+}
+
 func (r *resolver) workspaceHint(w string) string {
-	if w != r.home && w != r.guard.real {
+	if w != r.home && w != r.guard.real && !slices.Contains(r.guard.homes[1:], w) && r.guard.mark(w) == "" {
 		return "name a project's own directory: --workspace DIR"
 	}
 	dir := join(w, "work")
@@ -355,7 +399,7 @@ func (r *resolver) placeCwd() error {
 	if r.req.Cwd == "" {
 		return r.inheritCwd()
 	}
-	real, n, err := r.named("--cwd", r.req.Cwd)
+	real, n, _, err := r.named("--cwd", r.req.Cwd)
 	if err != nil {
 		return err
 	}

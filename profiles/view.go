@@ -40,6 +40,7 @@ type view struct {
 	dirs  map[string]directory // existing directories, by the path that was asked for
 	lists []*listing           // a handful
 	buf   []byte               // room for more listings
+	trail []string             // room for the links that walks follow
 }
 
 // directory is a path that leads to something: a directory, if all is well.
@@ -47,10 +48,11 @@ type directory struct {
 	real  string
 	isDir bool
 	list  *listing // if it is listed
+	links []string // that lead there
 }
 
 func newView() *view {
-	return &view{nodes: make(map[string]node, 96), links: make(map[string]string, 24), dirs: make(map[string]directory, 48)}
+	return &view{nodes: make(map[string]node, 96), links: make(map[string]string, 24), trail: make([]string, 0, 64), dirs: make(map[string]directory, 48)}
 }
 
 // listing holds the names in a real directory, in no order. Most questions to
@@ -70,6 +72,9 @@ type entry struct {
 	kind uint16 // as in node; 0 is not known
 	len  uint8  // no name is longer, see maxName
 }
+
+// readRoom is the least room for a read; more than any one entry takes.
+const readRoom = 1 << 10
 
 // maxName is how long a name may be; a longer one is an error of its own kind.
 const maxName = 255
@@ -298,6 +303,13 @@ func odd(at string, errno syscall.Errno) error {
 // eval resolves absolute path p as the kernel would: symbolic links followed,
 // ".." taken physically.
 func (v *view) eval(p string) (string, node, error) {
+	real, n, _, err := v.trace(p)
+	return real, n, err
+}
+
+// trace is eval which also tells the symbolic links that it followed, each by
+// its own real path.
+func (v *view) trace(p string) (real string, n node, links []string, err error) {
 	dir, name := split(p)
 	if name == "" || name == "." || name == ".." || len(p) > maxDeep || strings.IndexByte(p, 0) >= 0 {
 		return v.evalWhole(p)
@@ -305,20 +317,20 @@ func (v *view) eval(p string) (string, node, error) {
 	// Most questions are about names in a few directories.
 	d, err := v.directory(dir)
 	if err != nil {
-		return "", node{}, err
+		return "", node{}, nil, err
 	}
 	at := p
 	if d.real != dir || dir == "/" && p[1] == '/' { // "//x" is "/x"
 		at = join(d.real, name)
 	}
 	if !d.isDir {
-		return "", node{}, &oddPath{at, syscall.ENOTDIR}
+		return "", node{}, nil, &oddPath{at, syscall.ENOTDIR}
 	}
 	switch n := v.child(d.list, at, name); {
 	case n.errno != 0:
-		return "", node{}, odd(at, n.errno)
+		return "", node{}, nil, odd(at, n.errno)
 	case n.kind != syscall.S_IFLNK:
-		return at, n, nil
+		return at, n, d.links, nil
 	}
 	return v.evalWhole(p)
 }
@@ -328,49 +340,57 @@ func (v *view) directory(dir string) (directory, error) {
 	if d, ok := v.dirs[dir]; ok {
 		return d, nil
 	}
-	real, n, err := v.eval(dir)
+	real, n, links, err := v.trace(dir)
 	if err != nil {
 		return directory{}, err
 	}
-	d := directory{real: real, isDir: n.isDir(), list: v.listed(real)}
+	d := directory{real: real, isDir: n.isDir(), list: v.listed(real), links: links}
 	v.dirs[dir] = d
 	return d, nil
 }
 
-// evalWhole is eval for what has to be walked from the root: only the whole
+// evalWhole is trace for what has to be walked from the root: only the whole
 // path tells where ".." leads, and how many links there are.
-func (v *view) evalWhole(p string) (string, node, error) {
-	real, n, _, err := v.walk(p)
+func (v *view) evalWhole(p string) (string, node, []string, error) {
+	real, n, links, _, err := v.walk(p)
 	if err != nil {
-		return "", node{}, err
+		return "", node{}, nil, err
 	}
-	return real, n, nil
+	return real, n, links, nil
 }
 
 // evalPartial resolves as much of p as exists and adds the rest lexically. It
 // also returns the last existing directory.
 func (v *view) evalPartial(p string) (full, existing string, n node, err error) {
-	real, n, rest, err := v.walk(p)
-	if err == nil {
-		return real, real, n, nil
-	}
-	if !errors.Is(err, syscall.ENOENT) {
-		return "", "", node{}, err
-	}
-	return path.Join(real, rest), real, v.lstat(real), nil
+	full, existing, n, _, err = v.tracePartial(p)
+	return full, existing, n, err
 }
 
-// walk resolves p component by component. On error, real is the last directory
-// that was reached and rest is what lay beyond it.
-func (v *view) walk(p string) (real string, n node, rest string, err error) {
+// tracePartial is evalPartial which also tells the links, as trace does.
+func (v *view) tracePartial(p string) (full, existing string, n node, links []string, err error) {
+	real, n, links, rest, err := v.walk(p)
+	if err == nil {
+		return real, real, n, links, nil
+	}
+	if !errors.Is(err, syscall.ENOENT) {
+		return "", "", node{}, nil, err
+	}
+	return path.Join(real, rest), real, v.lstat(real), links, nil
+}
+
+// walk resolves p component by component and tells the links that it followed.
+// On error, real is the last directory that was reached and rest is what lay
+// beyond it.
+func (v *view) walk(p string) (real string, n node, links []string, rest string, err error) {
 	if strings.IndexByte(p, 0) >= 0 {
-		return "", node{}, "", &oddPath{p, errNUL}
+		return "", node{}, nil, "", &oddPath{p, errNUL}
 	}
 	real, rest, n = "/", p, v.lstat("/")
-	for links := 0; ; {
+	start := len(v.trail)
+	for {
 		var name string
 		if name, rest = component(rest); name == "" {
-			return real, n, "", nil
+			return real, n, links, "", nil
 		}
 		if name == ".." {
 			real = path.Dir(real)
@@ -380,15 +400,16 @@ func (v *view) walk(p string) (real string, n node, rest string, err error) {
 		at := join(real, name)
 		next := v.lstat(at)
 		if next.errno != 0 {
-			return real, node{}, join2(name, rest), odd(at, next.errno)
+			return real, node{}, links, join2(name, rest), odd(at, next.errno)
 		}
 		if next.kind == syscall.S_IFLNK {
-			if links++; links > maxLinks {
-				return real, node{}, join2(name, rest), &oddPath{at, syscall.ELOOP}
+			v.trail = append(v.trail, at)
+			if links = v.trail[start:len(v.trail):len(v.trail)]; len(links) > maxLinks {
+				return real, node{}, links, join2(name, rest), &oddPath{at, syscall.ELOOP}
 			}
 			target, err := v.readlink(at)
 			if err != nil {
-				return real, node{}, join2(name, rest), &oddPath{at, err}
+				return real, node{}, links, join2(name, rest), &oddPath{at, err}
 			}
 			if rest = join2(target, rest); strings.HasPrefix(rest, "/") {
 				real, n = "/", v.lstat("/")
@@ -396,7 +417,7 @@ func (v *view) walk(p string) (real string, n node, rest string, err error) {
 			continue
 		}
 		if rest != "" && !next.isDir() {
-			return real, node{}, join2(name, rest), &oddPath{at, syscall.ENOTDIR}
+			return real, node{}, links, join2(name, rest), &oddPath{at, syscall.ENOTDIR}
 		}
 		real, n = at, next
 	}

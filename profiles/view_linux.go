@@ -7,10 +7,7 @@ import (
 	"syscall"
 )
 
-const (
-	listRoom = 16 << 10 // of the buffer that small directories share
-	readRoom = 1 << 10  // more than any one entry takes
-)
+const listRoom = 16 << 10 // of the buffer that small directories share
 
 // readListing reads a directory with getdents64(2) and nothing else: package
 // os takes five times as long, which every launch would pay. The entries stay

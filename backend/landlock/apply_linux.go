@@ -238,6 +238,9 @@ func (b *Backend) Prewarm() {
 	b.warm.mu.Lock()
 	b.warm.ch = ch
 	b.warm.mu.Unlock()
+	if b.facts.Notify {
+		supervise.Prepare()
+	}
 	go func() {
 		t, err := newThread(b.user)
 		ch <- warmed{t, err}
@@ -439,10 +442,12 @@ func (w *worker) enforcement(survivors []int) backend.Enforcement {
 	case len(survivors) > 0:
 		e = e.With(policy.TreeKill, unenforced(fmt.Sprintf("%d processes of the tree survived", len(survivors))))
 	}
-	if gap := w.denials.gap(); gap != "" {
-		s := e.State(policy.NetUnixPath)
+	for effect, gap := range w.denials.gapsFound() {
+		// The calls were refused, so that the effect holds; what did not work
+		// for the worker is told.
+		s := e.State(effect)
 		s.Gaps = append(slices.Clone(s.Gaps), gap)
-		e = e.With(policy.NetUnixPath, s)
+		e = e.With(effect, s)
 	}
 	return e
 }
@@ -737,23 +742,27 @@ type denialLog struct {
 	byKey  map[string]*backend.Denial
 	order  []string
 	lost   int
-	gaps   map[string]int
+	gaps   map[policy.Effect]string
 }
 
 const maxDenials = 200
 
 func newDenialLog(p policy.Policy) *denialLog {
-	return &denialLog{policy: p, byKey: map[string]*backend.Denial{}, gaps: map[string]int{}}
+	return &denialLog{policy: p, byKey: map[string]*backend.Denial{}, gaps: map[policy.Effect]string{}}
 }
 
 func (l *denialLog) add(ev supervise.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ev.Gap != "" {
-		if len(l.gaps) < maxDenials {
-			l.gaps[ev.Gap]++
+		for _, e := range effectsOf(ev) {
+			if l.gaps[e] == "" { // the first of each says enough
+				l.gaps[e] = ev.Gap
+			}
 		}
-		return
+		if ev.Errno == 0 {
+			return
+		}
 	}
 	d := denialOf(ev)
 	key := d.Operation + "\x00" + string(d.Path) + "\x00" + d.Address + "\x00" + d.Errno
@@ -778,31 +787,52 @@ func (l *denialLog) list() (all []backend.Denial, lost int) {
 	return all, l.lost
 }
 
-func (l *denialLog) gap() string {
+// gapsFound are what could not be judged, by the effect that it concerns.
+func (l *denialLog) gapsFound() map[policy.Effect]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, g := range slices.Sorted(maps.Keys(l.gaps)) {
-		return g
+	return maps.Clone(l.gaps)
+}
+
+// effectsOf says what an event is about.
+func effectsOf(ev supervise.Event) []policy.Effect {
+	switch ev.Kind {
+	case supervise.KindUnixPath:
+		if ev.Op == "bind" {
+			return []policy.Effect{policy.FSWrite}
+		}
+		return []policy.Effect{policy.NetUnixPath}
+	case supervise.KindUnixAbstract:
+		return []policy.Effect{policy.NetUnixAbstract}
+	case supervise.KindInet:
+		if ev.Op == "bind" {
+			return []policy.Effect{policy.NetTCPBind}
+		}
+		return []policy.Effect{policy.NetTCPConnect}
+	case supervise.KindFile:
+		if ev.Op == "truncate" {
+			return []policy.Effect{policy.FSTruncate}
+		}
+		return []policy.Effect{policy.FSWrite}
 	}
-	return ""
+	return []policy.Effect{policy.NetOther}
 }
 
 func denialOf(ev supervise.Event) backend.Denial {
 	d := backend.Denial{
-		Effect: policy.NetUnixPath, Operation: ev.Op, Path: policy.Raw(ev.Path), Address: policy.Printable(ev.Address),
+		Effect: effectsOf(ev)[0], Operation: ev.Op, Path: policy.Raw(ev.Path), Address: policy.Printable(ev.Address),
 		Errno: unix.ErrnoName(ev.Errno), Certainty: backend.Observed, Source: "seccomp-notify", Count: 1,
-		Rule: "sockets that the worker did not bind itself are not granted",
+	}
+	switch d.Effect {
+	case policy.NetUnixPath, policy.NetUnixAbstract:
+		d.Rule = "sockets that the worker did not bind itself are not granted"
+	case policy.FSWrite, policy.FSTruncate:
+		d.Rule = "no writable grant covers the path"
+	default:
+		d.Rule = "no network is granted"
 	}
 	if ev.PID != 0 {
 		d.Process = &backend.Process{PID: ev.PID, Exe: policy.Raw(ev.Exe)}
-	}
-	switch {
-	case ev.Op == "truncate":
-		d.Effect, d.Rule = policy.FSTruncate, "no writable grant covers the path"
-	case ev.Op == "bind" || ev.Op == "open" || ev.Op == "openat" || ev.Op == "link" || ev.Op == "unlink":
-		d.Effect, d.Rule = policy.FSWrite, "no writable grant covers the path"
-	case ev.Errno == syscall.EPERM:
-		d.Effect = policy.NetUnixAbstract
 	}
 	return d
 }

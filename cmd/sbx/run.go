@@ -248,6 +248,7 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 		return err
 	}
 	if !f.dryRun {
+		limitThreads()
 		prewarm(backends)
 	}
 	p, notices, err := f.resolve()
@@ -281,12 +282,13 @@ func (f *runFlags) launch(opts run.Options) error {
 			_ = o.Close()
 		}
 	}()
+	signals := catchSignals()
 	opts.BeforeStart = func(cmd *backend.Command, e backend.Enforcement) error {
 		f.warnWeak(opts.Policy, e)
 		outputs, err = f.openOutputs(cmd, opts.Policy.Workspace())
+		signals.beforeWorker()
 		return err
 	}
-	signals := catchSignals()
 	opts.Started = signals.forwardTo
 	hideFromWorker()
 	r, failure := run.Execute(opts)

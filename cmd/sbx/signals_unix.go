@@ -16,19 +16,31 @@ import (
 var forwarded = []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 
 // signals are those that came for the worker.
-type signals struct{ ch chan os.Signal }
+type signals struct {
+	ch chan os.Signal
+	// early came before there could be a worker.
+	early []os.Signal
+}
 
 // catchSignals keeps signals for the worker from now on, before there is one:
 // a signal during the launch is passed on once it runs. A signal that the
 // caller had ignored (nohup) stays ignored for both.
-func catchSignals() signals {
-	s := signals{make(chan os.Signal, 16)}
+func catchSignals() *signals {
+	s := &signals{ch: make(chan os.Signal, 16)}
 	for _, sig := range forwarded {
 		if !signal.Ignored(sig) {
 			signal.Notify(s.ch, sig)
 		}
 	}
 	return s
+}
+
+// beforeWorker is called before the worker is forked: what has come by now, it
+// has not seen, from the terminal neither.
+func (s *signals) beforeWorker() {
+	for len(s.ch) > 0 {
+		s.early = append(s.early, <-s.ch)
+	}
 }
 
 // forwardTo passes signals on to the worker until stop is called.
@@ -40,13 +52,11 @@ func catchSignals() signals {
 //
 // The signals stay caught after stop: between the worker's end and its own a
 // Ctrl-C must not end sbx before it has cleaned up and written its report.
-func (s signals) forwardTo(w backend.Worker) (stop func()) {
+func (s *signals) forwardTo(w backend.Worker) (stop func()) {
 	done := make(chan struct{})
 	go func() {
-		// What came during the launch no worker has seen, not from the terminal
-		// either.
-		for len(s.ch) > 0 {
-			_ = w.Signal(<-s.ch)
+		for _, sig := range s.early {
+			_ = w.Signal(sig)
 		}
 		for {
 			select {

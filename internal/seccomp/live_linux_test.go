@@ -63,10 +63,17 @@ func attempts() []attempt {
 		a(unix.EPERM, "chroot", unix.SYS_CHROOT, 1),
 		a(unix.EPERM, "umount2", unix.SYS_UMOUNT2, 1, 0x40000000),
 		a(unix.EPERM, "clock_settime", unix.SYS_CLOCK_SETTIME, 99, 0),
+		a(unix.EPERM, "no parent death signal", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, 0),
+		a(unix.EPERM, "SIGTERM at parent death", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM)),
+		a(unix.EPERM, "set-user-ID", unix.SYS_FCHMOD, ^uintptr(0), 0o4755),
+		a(unix.EPERM, "set-user-ID by path", unix.SYS_FCHMODAT, 0, 1, 0o6755),
 		a(unix.ENOSYS, "clone3", unix.SYS_CLONE3, 0, 0),
 		a(unix.ENOSYS, "io_uring_setup", unix.SYS_IO_URING_SETUP, 0, 0),
 		a(unix.ENOSYS, "shmget", unix.SYS_SHMGET, 0, 0, 0),
 		a(unix.ENOSYS, "mq_unlink", unix.SYS_MQ_UNLINK, 1),
+
+		a(0, "SIGKILL at parent death", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL)),
+		a(unix.EBADF, "set-group-ID", unix.SYS_FCHMOD, ^uintptr(0), 0o2755),
 
 		a(0, "unix socket", unix.SYS_SOCKET, unix.AF_UNIX, unix.SOCK_DGRAM, 0),
 		a(0, "netlink route", unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE),

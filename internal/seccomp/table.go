@@ -2,6 +2,7 @@ package seccomp
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -30,6 +31,9 @@ const (
 	sockTypeMask     = 0xf // the rest of a type argument is SOCK_NONBLOCK and SOCK_CLOEXEC
 	sockPacket       = 10
 	netlinkRoute     = 0
+	sIsuid           = 0o4000
+	prSetPdeathsig   = 1
+	sigKill          = 9
 	tiocSTI          = 0x5412
 	tiocLINUX        = 0x541c
 	oAccMode         = 0o3
@@ -153,7 +157,7 @@ var harmless = []group{
 	{"opened files and pipes: the right was checked when the descriptor was made",
 		"read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek close close_range dup dup3 fcntl flock fsync fdatasync sync_file_range fallocate ftruncate fadvise64 readahead copy_file_range sendfile splice tee vmsplice cachestat pipe2 io_setup io_destroy io_submit io_cancel io_getevents io_pgetevents"},
 	{"files by path: Landlock decides, see the gaps it has in README.md",
-		"chdir fchdir getcwd mkdirat mknodat symlinkat readlinkat renameat renameat2 newfstatat fstat statx statfs fstatfs faccessat faccessat2 fchmod fchmodat fchmodat2 fchown fchownat utimensat umask getdents64 sync syncfs name_to_handle_at"},
+		"chdir fchdir getcwd mkdirat mknodat symlinkat readlinkat renameat renameat2 newfstatat fstat statx statfs fstatfs faccessat faccessat2 fchown fchownat utimensat umask getdents64 sync syncfs name_to_handle_at"},
 	{"extended attributes: tar, cp -a, git, rsync",
 		"setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr removexattr lremovexattr fremovexattr"},
 	{"event loops: libuv, Go's netpoller, asyncio, tmux",
@@ -181,7 +185,7 @@ var harmless = []group{
 // harmlessAMD64 is the same for the older calls that only amd64 has.
 var harmlessAMD64 = []group{
 	{"older forms of calls allowed above",
-		"fork vfork stat lstat access mkdir rmdir rename creat symlink readlink chmod chown lchown mknod utime utimes futimesat getdents pipe dup2 poll select epoll_create epoll_wait eventfd signalfd inotify_init alarm pause time getpgrp"},
+		"fork vfork stat lstat access mkdir rmdir rename creat symlink readlink chown lchown mknod utime utimes futimesat getdents pipe dup2 poll select epoll_create epoll_wait eventfd signalfd inotify_init alarm pause time getpgrp"},
 	{"thread-local storage: set by every libc at start", "arch_prctl"},
 	{"the kernel's own trampolines in processes that someone traces with uprobes; from anywhere else they end in a signal", "uretprobe uprobe"},
 	{"newer forms of calls allowed above, see newNumbers",
@@ -250,7 +254,7 @@ func table(goarch string, v Variant) ([]row, error) {
 	}
 	rows := slices.Concat(
 		expand(allow(), harmless), expand(fail(ePERM), forbidden), expand(defaultVerdict(), absent),
-		generalRows(), prctlRows(v.Unix), socketRows(v), messageRows(v.Unix), fileRows(goarch, v),
+		generalRows(), modeRows(goarch), prctlRows(v.Unix), socketRows(v), messageRows(v.Unix), fileRows(goarch, v),
 	)
 	if goarch == "arm64" {
 		return append(rows, expand(defaultVerdict(), absentARM64)...), nil
@@ -300,23 +304,52 @@ func generalRows() []row {
 	return append(rows, on("personality", fail(ePERM), "switches off protections such as the lowest mmap address", other(0)))
 }
 
-// prctlRows: the supervisor reads the addresses of a worker's calls from its
-// memory, which a process that made itself non-dumpable closes to an ordinary
-// user's launcher. ssh-agent does so and goes on where it may not.
+// modeRows refuse the set-user-ID bit. Landlock does not govern chmod, so a
+// worker that owns a file anywhere (root: all of root's) could make it run with
+// its owner's rights for whoever starts it outside. The set-group-ID bit stays:
+// on a directory it is inheritance of the group, which git (core.sharedRepository),
+// tar and cp -a set, and the filter cannot tell directories.
+func modeRows(goarch string) []row {
+	const (
+		setuid = "a set-user-ID file outlives the sandbox, and Landlock does not govern chmod"
+		lands  = "files by path and open files: nobody decides but the owner"
+	)
+	modes := map[string]uint8{"fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
+	if goarch == "amd64" {
+		modes["chmod"] = 1
+	}
+	var rows []row
+	for _, call := range slices.Sorted(maps.Keys(modes)) {
+		rows = append(rows,
+			on(call, fail(ePERM), setuid, masked(modes[call], sIsuid, sIsuid)),
+			on(call, allow(), lands, masked(modes[call], sIsuid, 0)))
+	}
+	return rows
+}
+
+// prctlRows: the worker's first process dies with the launcher, by the signal
+// that the launch sets, under this filter, before exec. The supervisor reads the
+// addresses of a worker's calls from its memory, which a process that made itself
+// non-dumpable closes to an ordinary user's launcher. ssh-agent does so and goes
+// on where it may not.
 func prctlRows(u Unix) []row {
 	const (
 		setDumpable = 4
-		general     = "names, signals at parent death, further sandboxing"
+		general     = "names, further sandboxing"
+		death       = "SIGKILL is what the launch itself sets, and what keeps a process from outliving its parent"
+		outlive     = "clears or weakens the signal by which the worker dies with the launcher"
 		readable    = "a worker whose memory the supervisor cannot read would get no unix socket at all"
 	)
-	if u != UnixSupervised {
-		return []row{on("prctl", allow(), general)}
+	rows := []row{
+		on("prctl", allow(), death, is(0, prSetPdeathsig), is(1, sigKill)),
+		on("prctl", fail(ePERM), outlive, is(0, prSetPdeathsig), other(1)),
 	}
-	return []row{
-		on("prctl", fail(ePERM), readable, is(0, setDumpable), masked(1, 1, 0)),
-		on("prctl", allow(), general, is(0, setDumpable), other(1)),
-		on("prctl", allow(), general, other(0)),
+	if u == UnixSupervised {
+		rows = append(rows,
+			on("prctl", fail(ePERM), readable, is(0, setDumpable), masked(1, 1, 0)),
+			on("prctl", allow(), general, is(0, setDumpable), other(1)))
 	}
+	return append(rows, on("prctl", allow(), general, other(0)))
 }
 
 // socketRows decide which sockets exist at all.

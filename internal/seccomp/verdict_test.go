@@ -32,7 +32,8 @@ const notOnARM64 = `
 // judged calls have their own rows below.
 const judged = `
 	clone unshare ioctl prlimit64 personality socket socketpair connect bind sendto sendmsg sendmmsg
-	open openat openat2 truncate link unlink linkat unlinkat`
+	open openat openat2 truncate link unlink linkat unlinkat
+	prctl chmod fchmod fchmodat fchmodat2`
 
 const (
 	errPERM                  = retErrno | 1
@@ -180,7 +181,7 @@ func judgedCalls(goarch string, v Variant) []try {
 	var all []try
 	for _, part := range [][]try{
 		processCalls(), ioctlCalls(), socketCalls(v), inetCalls(v), messageCalls(v), linkCalls(goarch, v), pathCalls(v),
-		openCalls(goarch, v), prctlCalls(v),
+		openCalls(goarch, v), prctlCalls(v), modeCalls(),
 	} {
 		all = append(all, part...)
 	}
@@ -375,18 +376,43 @@ func linkCalls(goarch string, v Variant) []try {
 	}
 }
 
-// prctlCalls: only making oneself non-dumpable is refused, and only where the
-// supervisor must read memory.
+// prctlCalls: no parent death signal but SIGKILL. Making oneself non-dumpable
+// is refused only where the supervisor must read memory.
 func prctlCalls(v Variant) []try {
 	want := uint32(retAllow)
 	if v.Unix == UnixSupervised {
 		want = errPERM
 	}
-	return []try{
-		call(want, "prctl", 4, 0), call(want, "prctl", high|4, 0, 5),
+	all := []try{
+		call(retAllow, "prctl", 1, 9), call(retAllow, "prctl", high|1, 9, anything), call(retAllow, "prctl", highAll|1, high|9),
+		call(want, "prctl", 4, 0), call(want, "prctl", high|4, 0, 5), call(want, "prctl", 4, 2),
 		call(retAllow, "prctl", 4, 1), call(want, "prctl", 4, high), call(retAllow, "prctl", 3, 0), call(retAllow, "prctl", 5, 0),
 		call(retAllow, "prctl", 38, 1), call(retAllow, "prctl", 0, 0), call(retAllow, "prctl", 15, anything),
+		call(retAllow, "prctl", 2, anything), call(retAllow, "prctl", 22, 2), call(retAllow, "prctl", 0x101, 15),
 	}
+	for _, sig := range []uint64{0, 1, 8, 10, 11, 13, 15, 64, 0x109, high, high | 15, 0xffffffff, anything} {
+		all = append(all, call(errPERM, "prctl", 1, sig), call(errPERM, "prctl", high|1, sig, 9))
+	}
+	return all
+}
+
+// modeCalls: the set-user-ID bit (04000) is refused, set-group-ID (02000) and
+// sticky (01000) are not. The mode is read as 16 bits.
+func modeCalls() []try {
+	var all []try
+	add := func(want uint32, mode uint64) {
+		all = append(all,
+			call(want, "chmod", anything, mode, anything), call(want, "fchmod", 3, mode, anything),
+			call(want, "fchmodat", 0xffffff9c, 0, mode), call(want, "fchmodat2", 0xffffff9c, 0, mode, 0x100))
+	}
+	for _, m := range []uint64{0, 0o644, 0o755, 0o777, 0o1777, 0o2755, 0o3777, 0o100644, 0o10000, high, highAll | 0o2755} {
+		add(retAllow, m)
+		add(errPERM, m|0o4000)
+	}
+	add(errPERM, 0o6755)
+	add(errPERM, 0o7777)
+	add(errPERM, 1<<64-1)
+	return all
 }
 
 // openCalls tries all combinations of the bits that decide, with every other

@@ -17,21 +17,27 @@ type call struct {
 	s     *Supervisor
 	n     sys.Notif
 	op    string
+	run   func(*call) (int64, error)
+	kind  Kind // what it is about, as far as known
 	tid   int
 	pidfd int
 	held  []int
 	// effect: the world has changed, so a lost answer must not be forgotten.
 	effect bool
+	// connecting: the deputy is in connect(2), which must not wait.
+	connecting atomic.Bool
 	// cancelled: an EINTR on the deputy means to give up.
 	cancelled atomic.Bool
+
+	waiting
 }
 
+// release lets go of what one attempt holds.
 func (c *call) release() {
-	for _, fd := range c.held {
-		unix.Close(fd)
-	}
+	c.drop(0)
 	if c.pidfd >= 0 {
 		unix.Close(c.pidfd)
+		c.pidfd = -1
 	}
 }
 
@@ -138,39 +144,55 @@ func (c *call) address(addr uint64, size int32) ([]byte, error) {
 	return buf, c.read(addr, buf)
 }
 
-func (c *call) status() (threadStatus, error) {
-	text, err := os.ReadFile(c.proc("status"))
+// readProc reads a file that is a few KB at most. (package os would ask its
+// poller about each.)
+func (c *call) readProc(name string) ([]byte, error) {
+	fd, err := unix.Open(c.proc(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return threadStatus{}, unreachable("the worker's status cannot be read", errnoOf(err))
+		return nil, err
+	}
+	defer unix.Close(fd)
+	text := make([]byte, 0, 4096)
+	for len(text) < cap(text) {
+		n, err := unix.Read(fd, text[len(text):cap(text)])
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return text, nil
+		}
+		text = text[:len(text)+n]
+	}
+	return text, nil
+}
+
+func (c *call) status() (threadStatus, error) {
+	text, err := c.readProc("status")
+	if err != nil {
+		return threadStatus{}, unreachable("the worker's status cannot be read", err)
 	}
 	return parseStatus(text), nil
 }
 
-// abandoned tells that a call that blocks shall end: nobody waits for it any
-// more, the supervisor closes, or a handler of the worker is due.
+// abandoned tells that a call in which the deputy hangs shall end: nobody waits
+// for it any more, the supervisor closes, or a handler of the worker is due.
 func (c *call) abandoned() bool {
 	if c.cancelled.Load() {
 		return true
 	}
 	select {
 	case <-c.s.closing:
-		c.cancelled.Store(true)
 		return true
 	default:
 	}
-	gone := !sys.NotifValid(c.s.listener, c.n.ID)
-	if !gone {
-		st, err := c.status()
-		gone = err != nil || st.interrupted()
-	}
-	if gone {
-		c.cancelled.Store(true)
-	}
-	return gone
+	gone, handler := c.over(true)
+	return gone || handler
 }
 
-// retry repeats a deputy's call that a stray signal has interrupted.
-func (c *call) retry(f func() error) error {
+// again repeats a deputy's call that a stray signal has interrupted.
+func (c *call) again(f func() error) error {
 	for {
 		err := f()
 		if err != unix.EINTR || c.cancelled.Load() {
@@ -213,6 +235,7 @@ func statID(path string) (fileID, error) {
 type place struct {
 	dir     int  // its working directory, or its root where that is foreign
 	foreign bool // its root is not the launcher's
+	c       *call
 }
 
 // place opens where this path starts.
@@ -221,7 +244,7 @@ func (c *call) place(path string) (place, error) {
 	if err != nil {
 		return place{}, unreachable("the worker's root cannot be seen", err)
 	}
-	p := place{dir: unix.AT_FDCWD, foreign: !root.known || root != c.s.root}
+	p := place{dir: unix.AT_FDCWD, foreign: !root.known || root != c.s.root, c: c}
 	start := "cwd"
 	if path[0] == '/' {
 		if !p.foreign {
@@ -251,7 +274,7 @@ func (p place) resolve(path string, flags uint64) (int, error) {
 	for try := 0; ; try++ {
 		fd, err := unix.Openat2(p.dir, path, &how)
 		switch {
-		case err == unix.EINTR && try < 1000:
+		case err == unix.EINTR && try < 1000 && !p.c.cancelled.Load():
 		case err == unix.EAGAIN && try < 1000: // a rename passed by a ".."
 		case err == unix.EXDEV && p.foreign:
 			return -1, &refusal{errno: unix.EACCES, path: path, gap: "a relative path leaves the working directory in a foreign root"}

@@ -1,7 +1,9 @@
 package supervise
 
 import (
+	"fmt"
 	"net/netip"
+	"time"
 
 	"sandboxd/internal/sys"
 
@@ -9,7 +11,8 @@ import (
 )
 
 // socket is the worker's socket in our table. It shares the open description
-// with the worker's: flags and options must not be changed through it.
+// with the worker's: what is changed through it, the worker sees. Nothing is but
+// O_NONBLOCK, for the moment of a connect.
 type socket struct {
 	fd     int
 	domain int
@@ -26,6 +29,12 @@ func (c *call) socket(n int32) (socket, error) {
 		return socket{}, err
 	}
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	switch domain {
+	case unix.AF_UNIX:
+		c.kind = KindUnixPath
+	case unix.AF_INET, unix.AF_INET6:
+		c.kind = KindInet
+	}
 	return socket{fd, domain, kind}, err
 }
 
@@ -36,6 +45,7 @@ type target struct {
 	path string
 	at   place
 	file int
+	id   fileID // of the file
 }
 
 // target judges an address as the socket's own domain reads it, whatever family
@@ -43,7 +53,7 @@ type target struct {
 func (c *call) target(sock socket, addr []byte) (*target, error) {
 	t := &target{addr: addr, file: -1}
 	if sock.domain != unix.AF_UNIX {
-		return t, c.judgeInet(addr)
+		return t, c.judgeOther(sock, addr)
 	}
 	u, errno := parseUnix(addr)
 	if errno != 0 {
@@ -55,14 +65,8 @@ func (c *call) target(sock socket, addr []byte) (*target, error) {
 	case unixAutobind:
 		return nil, unix.EINVAL
 	case unixAbstract:
-		ns, err := statID(c.proc("ns/net"))
-		if err != nil {
-			return nil, unreachable("the worker's network namespace cannot be seen", err)
-		}
-		if !c.s.own.holdsName(u.name, ns == c.s.netns) {
-			return nil, &refusal{errno: unix.EPERM, address: "@" + u.name}
-		}
-		return t, nil
+		c.kind = KindUnixAbstract
+		return t, c.judgeName(u.name)
 	}
 	t.path = u.name
 	var err error
@@ -70,21 +74,50 @@ func (c *call) target(sock socket, addr []byte) (*target, error) {
 	return t, err
 }
 
-func (c *call) judgeInet(addr []byte) error {
+// judgeName lets a name through if a socket of the worker's tree holds it now.
+func (c *call) judgeName(name string) error {
+	ns, err := statID(c.proc("ns/net"))
+	if err != nil {
+		return unreachable("the worker's network namespace cannot be seen", err)
+	}
+	r := &refusal{kind: KindUnixAbstract, errno: unix.EPERM, address: "@" + name}
+	switch err := c.s.own.holdsName(name, ns == c.s.netns); err {
+	case nil:
+		return nil
+	case errNotHeld:
+	default:
+		r.gap = "whether the worker still holds this abstract name cannot be asked: " + err.Error()
+	}
+	return r
+}
+
+// judgeOther judges a socket that is not AF_UNIX. With Config.Inet whatever it
+// cannot be asked about is refused: AF_UNSPEC, which disconnects a socket so that
+// it can be connected anew, and families that reach a host or its hardware. What
+// remains is NETLINK_ROUTE, which the filter leaves to programs too.
+func (c *call) judgeOther(sock socket, addr []byte) error {
 	if c.s.cfg.Inet == nil {
 		return nil
 	}
-	to, ok := parseInet(addr)
-	if !ok {
-		return nil // not an address that such a socket takes
+	switch sock.domain {
+	case unix.AF_INET, unix.AF_INET6:
+		to, ok := parseInet(addr)
+		if !ok {
+			return &refusal{kind: KindInet, errno: unix.EACCES}
+		}
+		if to.Addr().Is4In6() {
+			to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+		}
+		if errno := c.s.cfg.Inet(c.op, to); errno != 0 {
+			return &refusal{kind: KindInet, errno: errno, address: to.String()}
+		}
+		return nil
+	case unix.AF_NETLINK:
+		if p, err := unix.GetsockoptInt(sock.fd, unix.SOL_SOCKET, unix.SO_PROTOCOL); err == nil && p == unix.NETLINK_ROUTE {
+			return nil
+		}
 	}
-	if to.Addr().Is4In6() {
-		to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
-	}
-	if errno := c.s.cfg.Inet(c.op, to); errno != 0 {
-		return &refusal{errno: errno, address: to.String()}
-	}
-	return nil
+	return &refusal{kind: KindOther, errno: unix.EACCES}
 }
 
 // open turns a path into a handle, judges the handle, and from then on uses
@@ -105,7 +138,8 @@ func (t *target) open(s *Supervisor) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return unix.ECONNREFUSED // what the kernel answers for any other file
 	}
-	if !s.own.has(fileID{uint64(st.Dev), st.Ino}) {
+	t.id = fileID{uint64(st.Dev), st.Ino}
+	if !s.own.has(t.id) {
 		return &refusal{errno: unix.EACCES, path: t.path}
 	}
 	t.addr = unixSockaddr(selfFD(fd))
@@ -147,18 +181,68 @@ func (c *call) connect() (int64, error) {
 	if err := c.check(); err != nil {
 		return 0, err
 	}
+	flags, err := unix.FcntlInt(uintptr(sock.fd), unix.F_GETFL, 0)
+	if err != nil {
+		return 0, err
+	}
+	// The other types have nobody to wait for.
+	block := flags&unix.O_NONBLOCK == 0 && (sock.kind == unix.SOCK_STREAM || sock.kind == unix.SOCK_SEQPACKET)
 	err = c.asWorker(func() error {
 		if err := t.open(c.s); err != nil {
 			return err
 		}
-		// A blocking socket blocks here, with the worker's own SO_SNDTIMEO.
-		return c.retry(func() error { return sys.DeputyConnect(sock.fd, t.addr) })
+		if c.started && sock.domain != unix.AF_INET && sock.domain != unix.AF_INET6 {
+			// TCP tells with the next connect; others would begin anew.
+			if e, err := unix.GetsockoptInt(sock.fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && e != 0 {
+				return unix.Errno(e)
+			}
+		}
+		if !block {
+			return c.connectNow(sock, t.addr)
+		}
+		if _, err := unix.FcntlInt(uintptr(sock.fd), unix.F_SETFL, flags|unix.O_NONBLOCK); err != nil {
+			return err
+		}
+		defer unix.FcntlInt(uintptr(sock.fd), unix.F_SETFL, flags)
+		return c.connectNow(sock, t.addr)
 	})
+	if err == unix.EINTR && c.cancelled.Load() {
+		// The worker has changed the flags meanwhile. Not soon again: the others
+		// had to wait for this.
+		err = c.later(sock, false, unix.EAGAIN)
+		c.next = time.Now().Add(10 * watchAfter)
+		return 0, err
+	}
+	switch {
+	case err == unix.EISCONN && c.started:
+		err = nil // it has become so since this call began it
+	case err == unix.EINPROGRESS && c.started:
+		// Begun again: the first has failed, and another has read how.
+		err = unix.ECONNREFUSED
+	case !block:
+	case err == unix.EAGAIN && sock.domain == unix.AF_UNIX:
+		c.full = string(addr)
+		if t.path != "" {
+			c.full = fmt.Sprint(t.id)
+		}
+		return 0, c.later(sock, false, unix.EAGAIN)
+	case err == unix.EINPROGRESS, err == unix.EALREADY:
+		c.started = c.started || err == unix.EINPROGRESS
+		return 0, c.later(sock, true, unix.EINPROGRESS)
+	}
 	c.effect = err == nil || err == unix.EINPROGRESS
 	if err == nil {
 		c.recordAutobind(sock)
 	}
 	return 0, err
+}
+
+// connectNow runs on the deputy. The socket does not block, unless the worker
+// changes that at this moment.
+func (c *call) connectNow(sock socket, addr []byte) error {
+	c.connecting.Store(true)
+	defer c.connecting.Store(false)
+	return c.again(func() error { return sys.DeputyConnect(sock.fd, addr) })
 }
 
 // recordAutobind learns the name that the kernel gives an unnamed socket with
@@ -200,7 +284,7 @@ func (c *call) bind() (int64, error) {
 		return 0, err
 	}
 	if sock.domain != unix.AF_UNIX {
-		if err := c.judgeInet(addr); err != nil {
+		if err := c.judgeOther(sock, addr); err != nil {
 			return 0, err
 		}
 		return 0, c.bindRaw(sock, addr)
@@ -214,6 +298,7 @@ func (c *call) bind() (int64, error) {
 	case u.kind == unixPath:
 		return 0, c.bindPath(sock, addr, u.name)
 	}
+	c.kind = KindUnixAbstract
 	if err := c.s.own.bookName(); err != nil {
 		return 0, err
 	}
@@ -229,7 +314,7 @@ func (c *call) bindRaw(sock socket, addr []byte) error {
 		return err
 	}
 	err := c.asWorker(func() error {
-		return c.retry(func() error { return sys.DeputyBind(sock.fd, addr) })
+		return c.again(func() error { return sys.DeputyBind(sock.fd, addr) })
 	})
 	c.effect = err == nil
 	return err
@@ -286,14 +371,14 @@ func (c *call) bindPath(sock socket, addr []byte, path string) error {
 			}
 			defer unix.Chdir("/") // do not pin the worker's directory
 		}
-		return c.retry(func() error { return sys.DeputyBind(sock.fd, words) })
+		return c.again(func() error { return sys.DeputyBind(sock.fd, words) })
 	})
 	if err != nil {
 		return err
 	}
 	c.effect = true
 	if err := c.s.own.identify(sock.fd, parent, name, since); err != nil {
-		c.s.emit(Event{Op: c.op, Path: path, Errno: errnoOf(err), PID: c.tid,
+		c.s.emit(Event{Kind: KindUnixPath, Op: c.op, Path: path, Errno: errnoOf(err), PID: c.tid,
 			Gap: "the bound socket cannot be identified, so it will not be reachable: " + err.Error()})
 	}
 	return nil

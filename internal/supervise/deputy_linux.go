@@ -4,7 +4,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"sandboxd/internal/sys"
@@ -12,148 +12,152 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deputy is an OS thread that is to the kernel what the worker is.
+// deputy is an OS thread that is to the kernel what the worker is. There is
+// one, made in Start: a thread that is made while the worker runs may not be had
+// (RLIMIT_NPROC, a pids cgroup), and Go's runtime ends the process then. So
+// nothing that runs on it may wait for a peer.
 type deputy struct {
-	tid  int
-	jobs chan job
+	enter sys.DeputyCreds // set before the first job
+	tid   int
+	up    chan struct{} // closed when it has its thread
+	jobs  chan func() error
+	done  chan error
+	ended chan struct{}
+	watch *time.Timer
+	is    bool // it has entered; its own to know
 }
 
-type job struct {
-	run  func() error
-	done chan error
-}
-
-// pool starts deputies when they are needed, one for each call at a time, and
-// keeps a few.
-type pool struct {
-	enter sys.DeputyCreds
-
-	mu    sync.Mutex
-	idle  []*deputy
-	live  int
-	ended sync.WaitGroup
-}
-
-func (p *pool) size() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.live
-}
-
-func (p *pool) busy() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.live - len(p.idle)
-}
-
-func (p *pool) get() (*deputy, error) {
-	p.mu.Lock()
-	if n := len(p.idle); n > 0 {
-		d := p.idle[n-1]
-		p.idle = p.idle[:n-1]
-		p.mu.Unlock()
-		return d, nil
+func startDeputy() *deputy {
+	d := &deputy{
+		up: make(chan struct{}), jobs: make(chan func() error),
+		done: make(chan error, 1), ended: make(chan struct{}),
+		watch: time.NewTimer(time.Hour),
 	}
-	p.live++
-	p.ended.Add(1)
-	p.mu.Unlock()
-	d := &deputy{jobs: make(chan job)}
-	started := make(chan error)
-	go p.run(d, started)
-	if err := <-started; err != nil {
-		return nil, err
-	}
-	return d, nil
-}
-
-func (p *pool) put(d *deputy) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.idle) < keepIdle {
-		p.idle = append(p.idle, d)
-		return
-	}
-	close(d.jobs)
-}
-
-// stop ends the idle deputies. No call is in flight.
-func (p *pool) stop() {
-	p.mu.Lock()
-	for _, d := range p.idle {
-		close(d.jobs)
-	}
-	p.idle = nil
-	p.mu.Unlock()
-	p.ended.Wait()
+	d.watch.Stop()
+	go d.run()
+	return d
 }
 
 // run is a deputy's life. It never unlocks its thread, so the thread ends with
 // it and nothing else ever runs with its credentials; threads that the runtime
 // needs meanwhile are not cloned from a locked one.
-func (p *pool) run(d *deputy, started chan<- error) {
+func (d *deputy) run() {
 	runtime.LockOSThread()
-	d.tid = unix.Gettid()
-	if d.tid == os.Getpid() {
+	if unix.Gettid() == os.Getpid() {
 		// The main thread cannot end, and /proc/self shows its state. Hold it
 		// until another thread has taken the place.
-		elsewhere := make(chan error)
-		go p.run(d, elsewhere)
-		err := <-elsewhere
+		go d.run()
+		<-d.up
 		runtime.UnlockOSThread()
-		started <- err
 		return
 	}
-	defer func() {
-		p.mu.Lock()
-		p.live--
-		p.mu.Unlock()
-		p.ended.Done()
-	}()
-	if err := sys.DeputyEnter(p.enter); err != nil {
-		started <- err
-		return
-	}
-	started <- nil
-	for j := range d.jobs {
-		j.done <- j.run()
+	d.tid = unix.Gettid()
+	close(d.up)
+	defer close(d.ended)
+	for job := range d.jobs {
+		d.done <- d.do(job)
 	}
 }
 
-// Most calls are done at once; a watch begins for those that are not.
+// do takes the worker's credentials with the first job, for most workers never
+// have one.
+func (d *deputy) do(job func() error) error {
+	if !d.is {
+		if err := sys.DeputyEnter(d.enter); err != nil {
+			return gap("a thread with the worker's credentials cannot be had", err)
+		}
+		d.is = true
+	}
+	return job()
+}
+
+func (d *deputy) stop() {
+	close(d.jobs)
+	<-d.ended
+}
+
+// MaxProcs is the GOMAXPROCS for which Start makes sure that Go's runtime needs
+// no new thread while the worker runs. A launcher that may run with more should
+// lower it.
+const MaxProcs = 4
+
+// spareThreads leaves the runtime with as many idle threads as it can put to
+// use: one for each processor, one for the loop when it waits in the kernel, one
+// that waits for timers and files, and one more for the launcher's own waiting.
+// Goroutines that are locked to their threads at the same time have that many
+// threads, and the runtime keeps every thread that it has; where it has enough
+// this costs some wake-ups. The threads are there when the channel is closed.
+func spareThreads() <-chan struct{} {
+	var missing atomic.Int32
+	missing.Store(int32(min(runtime.GOMAXPROCS(0), MaxProcs) + 3))
+	all := make(chan struct{})
+	for range missing.Load() {
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			if missing.Add(-1) == 0 {
+				close(all)
+			}
+			<-all
+		}()
+	}
+	return all
+}
+
+// crew is the threads that one Start needs.
+type crew struct {
+	deputy *deputy
+	spare  <-chan struct{}
+}
+
+var next atomic.Pointer[crew]
+
+func makeThreads() *crew { return &crew{startDeputy(), spareThreads()} }
+
+// Prepare makes the threads of the next Start in the background. It is for a
+// launcher that knows early that there will be one, and has other things to do.
+func Prepare() {
+	if next.Load() != nil {
+		return
+	}
+	if t := makeThreads(); !next.CompareAndSwap(nil, t) {
+		close(t.deputy.jobs)
+	}
+}
+
+// A job is done at once. One that is not is on a slow file system, where there
+// is nothing to do but to wait, or the worker has set its socket to blocking
+// while its connect was made; that is interrupted.
 const (
 	watchAfter = 10 * time.Millisecond
 	watchEvery = 20 * time.Millisecond
 )
 
-// asWorker runs f on a deputy. While f blocks it watches whether it still
-// should, and interrupts it otherwise. It comes back only when f has.
+// asWorker runs f on the deputy. It comes back only when f has.
 func (c *call) asWorker(f func() error) error {
-	d, err := c.s.pool.get()
-	if err != nil {
-		return gap("a thread with the worker's credentials cannot be had", err)
-	}
-	j := job{f, make(chan error, 1)}
-	d.jobs <- j
-	timer := time.NewTimer(watchAfter)
-	defer timer.Stop()
+	d := c.s.deputy
+	c.cancelled.Store(false)
+	d.jobs <- f
+	d.watch.Reset(watchAfter)
+	defer d.watch.Stop()
 	for {
 		select {
-		case err := <-j.done:
-			c.s.pool.put(d)
+		case err := <-d.done:
 			return err
-		case <-timer.C:
+		case <-d.watch.C:
 		}
-		if c.abandoned() {
+		if c.connecting.Load() || c.abandoned() {
+			c.cancelled.Store(true)
 			if err := sys.DeputyInterrupt(d.tid); err != nil && !errors.Is(err, unix.ESRCH) {
-				c.s.emit(Event{Op: c.op, PID: c.tid, Errno: errnoOf(err), Gap: "a blocked call cannot be interrupted"})
+				c.s.emit(Event{Kind: c.kind, Op: c.op, PID: c.tid, Errno: errnoOf(err), Gap: "a blocked call cannot be interrupted"})
 			}
 		}
-		timer.Reset(watchEvery)
+		d.watch.Reset(watchEvery)
 	}
 }
 
-// asWorkerNow runs f, which does not block and needs nothing of a deputy but the
-// credentials, right here where the launcher has the same.
+// asWorkerNow runs f, which needs nothing of the deputy but the credentials,
+// right here where the launcher has the same.
 func (c *call) asWorkerNow(f func() error) error {
 	if c.s.same {
 		return f()

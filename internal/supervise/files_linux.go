@@ -1,8 +1,6 @@
 package supervise
 
 import (
-	"os"
-
 	"sandboxd/internal/sys"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +10,7 @@ import (
 // the worker's Landlock domain judges the call that its own thread makes, so a
 // path that cannot be read, or that changes after this, gains nothing.
 func (c *call) shm(addr uint64) (string, error) {
+	c.kind = KindFile
 	path, err := c.path(addr)
 	if err != nil {
 		return "", errContinue
@@ -51,8 +50,9 @@ func (c *call) open(addr uint64, flags int, mode uint32) (int64, error) {
 	fd := -1
 	err = c.asWorker(func() error {
 		unix.Umask(st.umask)
-		return c.retry(func() (err error) {
-			fd, err = unix.Openat(c.s.shm, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		return c.again(func() (err error) {
+			// Not to wait for a FIFO's other end, or for a lease to be broken.
+			fd, err = unix.Openat(c.s.shm, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, mode)
 			return err
 		})
 	})
@@ -60,6 +60,15 @@ func (c *call) open(addr uint64, flags int, mode uint32) (int64, error) {
 		return 0, err
 	}
 	c.hold(fd)
+	if flags&unix.O_NONBLOCK == 0 {
+		have, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err == nil {
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, have&^unix.O_NONBLOCK)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
 	switch err := sys.NotifInstall(c.s.listener, c.n.ID, fd, flags&unix.O_CLOEXEC != 0); err {
 	case nil:
 		return 0, errAnswered
@@ -121,6 +130,7 @@ func (c *call) link(from, to uint64) (int64, error) {
 // truncate opens the file by handle and lets the deputy's Landlock domain, which
 // grants writing beneath the roots only, judge the open.
 func (c *call) truncate() (int64, error) {
+	c.kind = KindFile
 	if err := c.enabled(c.s.cfg.Truncate); err != nil {
 		return 0, err
 	}
@@ -155,9 +165,9 @@ func (c *call) truncate() (int64, error) {
 func (c *call) fileLimit() (uint64, error) {
 	// prlimit(2) asks for CAP_SYS_RESOURCE over another uid, which root in a
 	// container may lack. The file is readable by all.
-	text, err := os.ReadFile(c.proc("limits"))
+	text, err := c.readProc("limits")
 	if err != nil {
-		return 0, unreachable("the worker's limits cannot be read", errnoOf(err))
+		return 0, unreachable("the worker's limits cannot be read", err)
 	}
 	var ours unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &ours); err != nil {

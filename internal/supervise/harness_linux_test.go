@@ -209,11 +209,14 @@ func (w *world) start(cmd *exec.Cmd) {
 var errMain = fmt.Errorf("the goroutine got the main thread")
 
 // TestMain keeps the main thread out of the goroutines' reach, and is the Go
-// worker when it is told so.
+// worker, or a launcher to be exhausted, when it is told so.
 func TestMain(m *testing.M) {
 	if os.Getenv("SUPERVISE_GO_WORKER") != "" {
 		goWorker()
 		return
+	}
+	if os.Getenv("SUPERVISE_LAUNCHER") != "" {
+		exhaustLauncher()
 	}
 	os.Exit(m.Run())
 }

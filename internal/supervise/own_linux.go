@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -17,13 +18,17 @@ type ownSet struct {
 	paths   map[fileID]int
 	booked  int
 	names   map[string]uint64 // abstract name to the sockfs inode of its socket
-	diag    int
-	noDiag  bool
+	limit   int               // of bound paths
 	allowed int
+
+	diag   int    // asked, opened in Start, kept
+	seq    uint32 // of the last question
+	works  bool   // it has answered about a socket
+	noDiag bool   // the kernel has none, or refuses it
 }
 
 func newOwnSet() *ownSet {
-	return &ownSet{paths: map[fileID]int{}, names: map[string]uint64{}, diag: -1}
+	return &ownSet{paths: map[fileID]int{}, names: map[string]uint64{}, diag: -1, limit: maxSockets}
 }
 
 func (o *ownSet) close() {
@@ -61,7 +66,7 @@ func (o *ownSet) allow(path string) error {
 func (o *ownSet) book() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.paths)+o.booked >= maxSockets+o.allowed {
+	if len(o.paths)+o.booked >= o.limit+o.allowed {
 		for id, fd := range o.paths {
 			var st unix.Stat_t
 			if unix.Fstat(fd, &st) == nil && st.Nlink == 0 {
@@ -70,7 +75,7 @@ func (o *ownSet) book() error {
 			}
 		}
 	}
-	if len(o.paths)+o.booked >= maxSockets+o.allowed {
+	if len(o.paths)+o.booked >= o.limit+o.allowed {
 		return unix.ENOSPC
 	}
 	o.booked++
@@ -133,26 +138,36 @@ func (o *ownSet) bookName() error {
 func (o *ownSet) addName(name string, socket uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, ok := o.names[name]; ok || len(o.names) < maxSockets+maxInFlight {
+	if _, ok := o.names[name]; ok || len(o.names) < 2*maxSockets {
 		o.names[name] = socket
 	}
 }
 
-// holdsName tells whether the worker's own socket still has the name; askable is
-// false where its network namespace is not the launcher's.
-func (o *ownSet) holdsName(name string, askable bool) bool {
+// errNotHeld: no socket of the worker's tree holds the name.
+var errNotHeld = errors.New("not held")
+
+// holdsName returns nil if the worker's own socket still has the name. Any error
+// but errNotHeld means that it cannot be asked; ours is false where the worker's
+// network namespace is not the launcher's. That the worker had the name once is
+// no proof: it could have given it up to a host's socket.
+func (o *ownSet) holdsName(name string, ours bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	ino, ok := o.names[name]
-	if !ok || !askable {
-		return ok
+	switch {
+	case !ok:
+		return errNotHeld
+	case !ours:
+		return fmt.Errorf("the worker is in another network namespace: %w", unix.EXDEV)
 	}
 	switch b, err := o.ask(ino); {
 	case err == unix.ENOENT, err == nil && b.name != name:
 		delete(o.names, name)
-		return false
+		return errNotHeld
+	case err != nil:
+		return fmt.Errorf("sock_diag: %w", err)
 	}
-	return true
+	return nil
 }
 
 // binding is what sock_diag tells about an AF_UNIX socket.
@@ -168,26 +183,58 @@ func (o *ownSet) bound(socket uint64) (binding, error) {
 	return o.ask(socket)
 }
 
-// ask looks a socket up by its sockfs inode. ENOENT: it is no more. Any other
-// error: the kernel was not built with unix_diag, or it is refused.
+// openDiag opens sock_diag while there is a descriptor to be had: a worker that
+// could make this fail would choose how its sockets are judged.
+func (o *ownSet) openDiag() error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_SOCK_DIAG)
+	switch err {
+	case nil:
+		o.diag = fd
+	case unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EPERM, unix.EACCES, unix.ENOENT, unix.ENOSYS:
+		o.noDiag = true // no such thing in this kernel, or an outer sandbox
+	default:
+		return err
+	}
+	return nil
+}
+
+// ask looks a socket up by its sockfs inode. ENOENT: it is no more. EOPNOTSUPP:
+// there is nobody to ask, now and later. Any other error is this question's.
 func (o *ownSet) ask(socket uint64) (binding, error) {
-	if o.noDiag {
+	if o.noDiag || o.diag < 0 {
 		return binding{}, unix.EOPNOTSUPP
 	}
-	if o.diag < 0 {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_SOCK_DIAG)
-		if err != nil {
-			o.noDiag = true
-			return binding{}, err
-		}
-		o.diag = fd
+	b, err := o.askOnce(socket)
+	if err != unix.ENOENT || o.works {
+		o.works = o.works || err == nil
+		return b, err
 	}
-	b, err := askDiag(o.diag, uint32(socket))
-	if err != nil && err != unix.ENOENT {
-		unix.Close(o.diag) // an answer may still come: not into the next question
-		o.diag = -1
+	// A kernel without unix_diag answers ENOENT as well. A socket that is there
+	// tells which it is.
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return binding{}, err
 	}
-	return b, err
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return binding{}, err
+	}
+	switch _, err := o.askOnce(st.Ino); err {
+	case nil:
+		o.works = true
+		return binding{}, unix.ENOENT
+	case unix.ENOENT:
+		o.noDiag = true
+		return binding{}, unix.EOPNOTSUPP
+	default:
+		return binding{}, err
+	}
+}
+
+func (o *ownSet) askOnce(socket uint64) (binding, error) {
+	o.seq++
+	return askDiag(o.diag, o.seq, uint32(socket))
 }
 
 const (
@@ -195,12 +242,13 @@ const (
 	diagName, diagVFS         = 0, 1
 )
 
-func askDiag(fd int, ino uint32) (binding, error) {
+func askDiag(fd int, seq, ino uint32) (binding, error) {
 	ne := binary.NativeEndian
 	req := ne.AppendUint32(nil, 16+24)
 	req = ne.AppendUint16(req, unix.SOCK_DIAG_BY_FAMILY)
 	req = ne.AppendUint16(req, unix.NLM_F_REQUEST)
-	req = ne.AppendUint64(req, 0)                        // sequence, port
+	req = ne.AppendUint32(req, seq)                      //
+	req = ne.AppendUint32(req, 0)                        // port
 	req = append(req, unix.AF_UNIX, 0, 0, 0)             // family, protocol, pad
 	req = ne.AppendUint32(req, ^uint32(0))               // states
 	req = ne.AppendUint32(req, ino)                      //
@@ -210,12 +258,20 @@ func askDiag(fd int, ino uint32) (binding, error) {
 		return binding{}, err
 	}
 	var buf [1024]byte
-	// The kernel answers within the send.
-	n, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
-	if err != nil {
-		return binding{}, err
+	// The kernel answers within the send. What is left of an earlier question,
+	// whose answer was not read for some reason, is passed over.
+	for {
+		n, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return binding{}, err
+		case n < 16 || ne.Uint32(buf[8:]) != seq:
+			continue
+		}
+		return parseDiag(buf[:n], ino)
 	}
-	return parseDiag(buf[:n], ino)
 }
 
 // parseDiag reads one netlink message: unix_diag_msg and its attributes.
@@ -267,8 +323,11 @@ func (o *ownSet) identify(sock, parent int, name string, since unix.Timespec) er
 		return err
 	}
 	b, err := o.bound(st.Ino)
-	if err != nil {
+	switch {
+	case err == unix.EOPNOTSUPP:
 		return o.identifyByBirth(parent, name, since)
+	case err != nil:
+		return fmt.Errorf("sock_diag: %w", err)
 	}
 	if !b.file {
 		return fmt.Errorf("sock_diag tells no file: %w", unix.ENOENT)

@@ -2,7 +2,6 @@ package supervise
 
 import (
 	"encoding/binary"
-	"time"
 
 	"sandboxd/internal/sys"
 
@@ -77,11 +76,10 @@ func (c *call) sendmmsg() (int64, error) {
 	if err := c.check(); err != nil {
 		return 0, err
 	}
-	count := min(uint32(a[2]), maxVectors)
-	sent := int64(0)
+	count := uint64(min(uint32(a[2]), maxVectors))
 	mark := len(c.held)
-	for ; sent < int64(count); sent++ {
-		at := a[1] + uint64(sent)*mheaderSize
+	for c.msgs < count {
+		at := a[1] + c.msgs*mheaderSize
 		var m message
 		if m, err = c.message(sock, at, int(uint32(a[3]))); err != nil {
 			break
@@ -93,17 +91,19 @@ func (c *call) sendmmsg() (int64, error) {
 		var size [4]byte
 		binary.NativeEndian.PutUint32(size[:], uint32(n))
 		if _, err := unix.Pwrite(mem, size[:], int64(at+headerSize)); err != nil {
-			if sent == 0 {
+			if c.msgs == 0 {
 				return 0, unix.EFAULT
 			}
 			break
 		}
+		c.msgs++
+		c.sent = 0
 		c.drop(mark)
 	}
-	if sent > 0 {
-		return sent, nil
+	if err == errLater || c.msgs == 0 {
+		return 0, err
 	}
-	return 0, err
+	return int64(c.msgs), nil
 }
 
 // message reads a msghdr and what it points to, but for the data.
@@ -142,9 +142,12 @@ func (c *call) message(sock socket, at uint64, flags int) (message, error) {
 // uid and gid against the deputy's.
 func (c *call) translate(sock socket, m *message) error {
 	var failed error
-	creds := false
+	creds, rights := false, 0
 	if len(m.control) > 0 {
 		e := controlEdit{pid: int32(c.s.pid), fd: func(n int32) (int32, unix.Errno) {
+			if rights++; rights > c.s.limits.rights {
+				return -1, unix.ENOBUFS
+			}
 			fd, err := c.fd(n)
 			if err != nil {
 				failed = err
@@ -182,7 +185,9 @@ func (c *call) send(sock socket, m message) (int, error) {
 		}
 		defer t.close()
 	}
-	if err := c.translate(sock, &m); err != nil {
+	if c.sent > 0 {
+		m.control = nil // went with the first bytes
+	} else if err := c.translate(sock, &m); err != nil {
 		return 0, err
 	}
 	limit := chunk
@@ -205,7 +210,11 @@ func (c *call) send(sock socket, m message) (int, error) {
 		return 0, err
 	}
 	s := sender{c: c, sock: sock, to: t, block: flags&unix.O_NONBLOCK == 0 && m.flags&unix.MSG_DONTWAIT == 0}
-	n, err := s.all(m, limit)
+	err = s.all(m, limit)
+	if err == errLater {
+		return 0, err
+	}
+	n := int(c.sent)
 	if n > 0 {
 		c.effect = true
 	}
@@ -232,32 +241,38 @@ type sender struct {
 	sock  socket
 	to    *target
 	block bool
-	until time.Time // the end of SO_SNDTIMEO
-	pause time.Duration
 }
 
-func (s *sender) all(m message, limit int) (int, error) {
-	sent := uint64(0)
-	buf := make([]byte, min(m.total, uint64(limit)))
+// all goes on where the last attempt stopped. The worker may have changed the
+// lengths since.
+func (s *sender) all(m message, limit int) error {
+	c := s.c
+	if c.sent > 0 && c.sent >= m.total {
+		return nil
+	}
+	buf := make([]byte, min(m.total-c.sent, uint64(limit)))
 	for {
-		data := buf[:min(m.total-sent, uint64(limit))]
-		if err := s.copy(data, m.vectors, sent); err != nil {
-			return int(sent), err
+		data := buf[:min(m.total-c.sent, uint64(limit))]
+		if err := s.copy(data, m.vectors, c.sent); err != nil {
+			return err
 		}
 		flags := m.flags
-		if sent+uint64(len(data)) < m.total {
+		if c.sent+uint64(len(data)) < m.total {
 			flags &^= unix.MSG_OOB // the last byte of all, not of each part
 		}
 		n, err := s.one(data, m.control, flags)
-		sent += uint64(n)
-		if err != nil || sent >= m.total || s.sock.kind != unix.SOCK_STREAM {
-			return int(sent), err
+		c.sent += uint64(n)
+		switch {
+		case err == unix.EAGAIN && s.block:
+			return c.later(s.sock, s.sock.kind == unix.SOCK_STREAM, unix.EAGAIN)
+		case err != nil, c.sent >= m.total, s.sock.kind != unix.SOCK_STREAM:
+			return err
+		case n < len(data) && !s.block:
+			return nil
 		}
 		if n > 0 {
 			m.control = nil // went with the first bytes
-		}
-		if n < len(data) && !s.block {
-			return int(sent), nil
+			c.progress()
 		}
 	}
 }
@@ -272,56 +287,20 @@ func (s *sender) copy(data []byte, vectors []vector, off uint64) error {
 	return nil
 }
 
-// one makes one call that does not wait, and waits for it where the worker's
-// own call would.
+// one makes one call that does not wait.
 func (s *sender) one(data, control []byte, flags int) (n int, err error) {
-	for {
-		err = s.c.asWorkerNow(func() error {
-			var name []byte
-			if s.to != nil {
-				if err := s.to.open(s.c.s); err != nil {
-					return err
-				}
-				name = s.to.addr
-			}
-			return s.c.retry(func() (err error) {
-				n, err = sys.DeputySend(s.sock.fd, name, data, control, flags|unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	err = s.c.asWorkerNow(func() error {
+		var name []byte
+		if s.to != nil {
+			if err := s.to.open(s.c.s); err != nil {
 				return err
-			})
+			}
+			name = s.to.addr
+		}
+		return s.c.again(func() (err error) {
+			n, err = sys.DeputySend(s.sock.fd, name, data, control, flags|unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			return err
 		})
-		if err != unix.EAGAIN || !s.block {
-			return n, err
-		}
-		if err := s.wait(); err != nil {
-			return 0, err
-		}
-	}
-}
-
-// wait lets time pass until the socket may have room. A datagram socket without
-// a peer polls writable although the receiver is full, hence the pause.
-func (s *sender) wait() error {
-	if s.until.IsZero() {
-		s.until = time.Now().Add(sendTimeout(s.sock.fd))
-	}
-	if time.Now().After(s.until) {
-		return unix.EAGAIN
-	}
-	if s.c.abandoned() {
-		return unix.EINTR
-	}
-	fds := []unix.PollFd{{Fd: int32(s.sock.fd), Events: unix.POLLOUT}}
-	if n, _ := unix.Poll(fds, int(watchEvery/time.Millisecond)); n > 0 && s.sock.kind != unix.SOCK_STREAM {
-		s.pause = min(max(2*s.pause, 100*time.Microsecond), watchEvery/2)
-		time.Sleep(s.pause)
-	}
-	return nil
-}
-
-func sendTimeout(fd int) time.Duration {
-	tv, err := unix.GetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO)
-	if err != nil || tv.Nano() <= 0 {
-		return 100 * 365 * 24 * time.Hour
-	}
-	return time.Duration(tv.Nano())
+	})
+	return n, err
 }

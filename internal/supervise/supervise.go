@@ -18,11 +18,30 @@
 // arguments that are really used. The supervisor does not restrict these calls,
 // it only offers /dev/shm/NAME instead of a refusal.
 //
-// Calls that touch names or sockets run on deputies (but for sends, and links in
-// Shm, where the launcher has the worker's credentials itself): OS threads with the
-// worker's effective ids and groups, its umask, no capabilities, no_new_privs,
-// and a Landlock domain that lets them make sockets and write only beneath
+// Calls that touch names or sockets run on the deputy (but for sends, and links in
+// Shm, where the launcher has the worker's credentials itself): an OS thread with
+// the worker's effective ids and groups, its umask, no capabilities, no_new_privs,
+// and a Landlock domain that lets it make sockets and write only beneath
 // WritableRoots and Shm. A raced path in bind is therefore judged by the kernel.
+//
+// # What a worker can use up
+//
+// The worker decides how many calls block, and may leave no process or thread to
+// be had (RLIMIT_NPROC, a pids cgroup); Go's runtime ends the process when it
+// cannot make a thread that it wants. So none is made while the worker runs. One
+// goroutine takes and judges all calls, one deputy makes them, and neither waits
+// for a peer: a connect is made with O_NONBLOCK, a send with MSG_DONTWAIT, and
+// what would block is set aside and tried again, all of it from the beginning,
+// when its socket polls writable or after a short time. Start makes the deputy's
+// thread and as many idle ones as GOMAXPROCS, up to [MaxProcs], can put to use;
+// garbage collection alone may want them all. Where GOMAXPROCS is larger the
+// launcher should lower it, and a launcher that blocks in system calls of its own
+// needs threads for these, too.
+//
+// The descriptors held for a worker are bounded by RLIMIT_NOFILE: a quarter for
+// sockets bound by path (1024 at most), a sixteenth for calls that wait (128), a
+// quarter for those passed with the message in hand (253; more are ENOBUFS).
+// Between attempts nothing else is held.
 //
 // # What is promised
 //
@@ -34,8 +53,12 @@
 //     it, else EPERM, as Landlock's scope answers from ABI 6 on. That the holder
 //     is still the worker's is asked from sock_diag just before the call; a host
 //     process that binds a name in the microseconds after the worker gave it
-//     up could be reached. Without sock_diag, or in a network namespace other
-//     than the launcher's, the name alone decides.
+//     up could be reached. Where that cannot be asked, in a kernel without
+//     unix_diag or from another network namespace than the launcher's, every name
+//     is refused, with a Gap. The socket to ask is opened in Start and kept.
+//   - With Config.Inet, a socket that is neither AF_UNIX nor NETLINK_ROUTE gets
+//     nowhere without its consent, inherited ones included: no AF_UNSPEC, which
+//     would free a connected one for another address, and no other family.
 //   - bind by path makes a socket only beneath WritableRoots. Which inode it made
 //     is asked from the socket (SIOCUNIXFILE, or sock_diag without privilege),
 //     not from the path, onto which the worker could have renamed a host's. Where
@@ -48,9 +71,10 @@
 //   - SO_PEERCRED, SO_PASSCRED and SCM_CREDENTIALS show the launcher's pid, with
 //     the worker's uid and gid, for calls made on its behalf. A pid in explicit
 //     SCM_CREDENTIALS is replaced by the launcher's; the kernel checks the rest.
-//   - AF_INET and others are performed as asked, with the copied address. They run
-//     outside of the worker's Landlock domain, so Landlock's TCP rules do not see
-//     them: a launcher that has such rules must judge in Config.Inet.
+//   - Without Config.Inet, AF_INET and others are performed as asked, with the
+//     copied address. They run outside of the worker's Landlock domain, so
+//     Landlock's TCP rules do not see them: a launcher that has such rules must
+//     judge in Config.Inet.
 //   - Connected and inherited sockets, and send without an address by a call that
 //     is not trapped, are not looked at.
 //   - Paths through /proc magic links (/proc/self/fd/3/name) are refused: ELOOP.
@@ -59,11 +83,19 @@
 //     bound socket's address reads as the bare name.
 //   - A blocking call that is delayed by its peer ends with EINTR if a signal with
 //     a handler arrives for the worker, also where SA_RESTART would resume it.
+//     It goes on up to 5 ms after it could, later if many wait. More than 4096
+//     at once get EAGAIN.
+//   - While a blocking stream socket is being connected, it has O_NONBLOCK for some
+//     microseconds; who shares it may see that, and a change of its flags in this
+//     moment is lost. A worker that takes it off again holds up its own calls for
+//     10 ms, until the deputy is interrupted.
+//   - One call after the other also means that a lookup on a file system that hangs
+//     holds up the others, and Close, which says so after two seconds.
 //   - MSG_ZEROCOPY is answered ENOBUFS, which programs take as "copy instead".
 //   - The number and size of files in Shm are bounded by its file system only, so
 //     it belongs on a tmpfs with a limit.
-//   - The kernel makes the launcher non-dumpable when a deputy takes other ids.
-//     The worker may change a deputy's nice value and CPU affinity then, as both
+//   - The kernel makes the launcher non-dumpable when the deputy takes other ids.
+//     The worker may change the deputy's nice value and CPU affinity then, as both
 //     ask for the effective uid; it can neither trace nor signal it.
 //
 // # Kernels before 5.19
@@ -103,17 +135,36 @@ type Config struct {
 	Groups   []int
 	DropCaps bool
 	// Inet judges a connect, bind or addressed send of an AF_INET or AF_INET6
-	// socket; zero performs it. Nil performs all.
+	// socket; zero performs it. With it every such call is refused (EACCES) that
+	// it cannot be asked about: AF_UNSPEC and other addresses that are none of
+	// these, and sockets of other families but AF_UNIX and NETLINK_ROUTE. Nil
+	// performs all.
 	Inet func(op string, to netip.AddrPort) syscall.Errno
-	// OnEvent is told of denials and gaps. It is called from several goroutines
-	// while the worker waits, so it must be quick. It may be nil.
+	// OnEvent is told of denials and gaps, by Start and then by the one goroutine
+	// that answers all calls, so it must be quick. It may be nil.
 	OnEvent func(Event)
 
 	noLandlock bool // tests: as on a kernel without it
 }
 
-// Event is one refused call, or one that could not be judged.
+// Kind is what a call was about.
+type Kind string
+
+// The kinds. A call that could not be looked at far enough is of the kind that
+// its socket has, and KindOther if not even the socket is known.
+const (
+	KindUnixPath     Kind = "unix-path"     // a path socket; the path of a bind is a write, too
+	KindUnixAbstract Kind = "unix-abstract" // an abstract name
+	KindInet         Kind = "inet"          // an AF_INET or AF_INET6 socket
+	KindFile         Kind = "file"          // /dev/shm, truncate, a writable root
+	KindOther        Kind = "other"         // a socket of another family, or an unknown call
+)
+
+// Event is one refused call, or one that could not be judged. Both are refused,
+// but for Op start and for a bind whose socket could not be identified, which
+// nobody reaches then.
 type Event struct {
+	Kind    Kind
 	Op      string // connect, bind, sendto, sendmsg, sendmmsg, open, link, unlink, truncate, start
 	Path    string // as the worker wrote it
 	Address string // an abstract name with a leading @, or host:port
@@ -131,14 +182,15 @@ type Stats struct {
 	Denied    uint64
 	Gaps      uint64
 	Replayed  uint64 // answered with a result whose first answer was lost
-	InFlight  int    // being made by a deputy now
-	Deputies  int    // threads that make calls on behalf
+	InFlight  int    // blocked, and tried again until they end
+	Deputies  int    // threads that make calls on behalf: one, until Close
 	Sockets   int    // inodes and names in the own set
 }
 
 // Limits of what one worker can make the launcher hold.
 const (
-	maxInFlight = 256       // calls handled at once; more wait in the kernel
+	maxWaiting  = 4096      // blocked calls; more are answered EAGAIN
+	maxWatched  = 128       // of these, with a descriptor to poll
 	maxSockets  = 1024      // bound path sockets, and as many abstract names
 	maxAddr     = 128       // sizeof(struct sockaddr_storage)
 	maxUnixAddr = 110       // sizeof(struct sockaddr_un)
@@ -148,5 +200,4 @@ const (
 	maxVectors  = 1024      // UIO_MAXIOV
 	maxPath     = 4096      // PATH_MAX
 	maxFDs      = 253       // SCM_MAX_FD
-	keepIdle    = 2         // deputies kept for the next call
 )

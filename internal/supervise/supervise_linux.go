@@ -14,7 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Supervisor answers the trapped calls of one worker's tree.
+// Supervisor answers the trapped calls of one worker's tree. One goroutine, the
+// loop, takes and judges them one after the other; a call that would block is set
+// aside and tried again. So however many calls block, no thread is needed for them.
 type Supervisor struct {
 	cfg      Config
 	listener int
@@ -28,22 +30,41 @@ type Supervisor struct {
 	ruid     int
 	same     bool // the launcher's threads have the worker's credentials
 	own      *ownSet
-	pool     pool
-	lost     journal
-	turns    turns
+	deputy   *deputy
+	limits   limits
+
+	// The loop's own.
+	lost    journal
+	waits   []*call
+	watched int // descriptors held for them
+	fds     []unix.PollFd
+	tick    time.Time
+	turn    int
 
 	closing chan struct{}
-	slots   chan struct{}
-	calls   sync.WaitGroup
 	loop    chan struct{} // closed when the loop has ended
 	close   sync.Once
 	closed  chan struct{} // closed when everything is released
 
-	stats struct{ calls, performed, continued, denied, gaps, replayed atomic.Uint64 }
+	stats struct{ calls, performed, continued, denied, gaps, replayed, inFlight, deputies atomic.Uint64 }
+}
+
+// limits bound the descriptors held for one worker, also where the launcher may
+// have few. What it needs for one call comes to some ten more.
+type limits struct {
+	paths   int // sockets bound by path
+	watched int // sockets of calls that wait
+	rights  int // passed with one message
+}
+
+func limitsFor(files uint64) limits {
+	n := int(min(files, 1<<20))
+	return limits{paths: min(maxSockets, n/4), watched: min(maxWatched, n/16), rights: min(maxFDs, n/4)}
 }
 
 // Start supervises the calls that arrive on listenerFD, which it owns from here
-// on, also when it returns an error.
+// on, also when it returns an error. It must return before the worker runs: the
+// threads and descriptors that the worker could use up are had then.
 func Start(listenerFD int, cfg Config) (*Supervisor, error) {
 	s := &Supervisor{
 		cfg:      cfg,
@@ -54,18 +75,27 @@ func Start(listenerFD int, cfg Config) (*Supervisor, error) {
 		pid:      os.Getpid(),
 		ruid:     os.Getuid(),
 		closing:  make(chan struct{}),
-		slots:    make(chan struct{}, maxInFlight),
 		loop:     make(chan struct{}),
 		closed:   make(chan struct{}),
 	}
 	s.own = newOwnSet()
-	if err := s.open(); err != nil {
+	crew := next.Swap(nil)
+	if crew == nil {
+		crew = makeThreads()
+	}
+	s.deputy = crew.deputy
+	err := s.open()
+	<-s.deputy.up
+	if err != nil {
+		s.deputy.stop()
 		s.release()
 		return nil, fmt.Errorf("seccomp supervisor: %w", err)
 	}
-	s.pool.enter = sys.DeputyCreds{UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups, DropCaps: cfg.DropCaps, Ruleset: s.ruleset}
-	s.same = sys.DeputySame(s.pool.enter)
+	s.deputy.enter = sys.DeputyCreds{UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups, DropCaps: cfg.DropCaps, Ruleset: s.ruleset}
+	s.same = sys.DeputySame(s.deputy.enter)
+	s.stats.deputies.Store(1)
 	go s.serve()
+	<-crew.spare
 	return s, nil
 }
 
@@ -84,6 +114,17 @@ func (s *Supervisor) open() error {
 	if s.netns, err = statID("/proc/self/ns/net"); err != nil {
 		return fmt.Errorf("stat /proc/self/ns/net: %w", err)
 	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return fmt.Errorf("getrlimit: %w", err)
+	}
+	s.limits = limitsFor(files.Cur)
+	s.own.limit = s.limits.paths
+	if s.cfg.Unix {
+		if err := s.own.openDiag(); err != nil {
+			return fmt.Errorf("open sock_diag: %w", err)
+		}
+	}
 	if s.cfg.Shm != "" {
 		if s.shm, err = unix.Open(s.cfg.Shm, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 			return fmt.Errorf("open shm directory %s: %w", s.cfg.Shm, err)
@@ -92,12 +133,12 @@ func (s *Supervisor) open() error {
 	// A root or a socket that is not there grants nothing: a gap, no failure.
 	for _, path := range s.cfg.WritableRoots {
 		if err := s.roots.add(path); err != nil {
-			s.missing(path, "writable root", err)
+			s.missing(KindFile, path, "writable root", err)
 		}
 	}
 	for _, path := range s.cfg.AllowSockets {
 		if err := s.own.allow(path); err != nil {
-			s.missing(path, "allowed socket", err)
+			s.missing(KindUnixPath, path, "allowed socket", err)
 		}
 	}
 	if s.cfg.noLandlock {
@@ -117,60 +158,32 @@ func (s *Supervisor) open() error {
 	return nil
 }
 
-func (s *Supervisor) missing(path, what string, err error) {
-	s.emit(Event{Op: "start", Path: path, Errno: errnoOf(err), Gap: what + " cannot be opened"})
+func (s *Supervisor) missing(kind Kind, path, what string, err error) {
+	s.emit(Event{Kind: kind, Op: "start", Path: path, Errno: errnoOf(err), Gap: what + " cannot be opened"})
 }
 
-// serve takes one notification and handles it, on the thread that the kernel
-// woke, while another goroutine takes its place: handing the call over instead
-// would cost each call a second wake-up.
+// serve is the loop.
 func (s *Supervisor) serve() {
-	select {
-	case s.slots <- struct{}{}:
-	case <-s.closing:
-		close(s.loop)
-		return
-	}
-	defer func() { <-s.slots }()
-	n, ok := s.next()
-	if !ok {
-		close(s.loop)
-		return
-	}
-	s.stats.calls.Add(1)
-	s.calls.Add(1)
-	defer s.calls.Done()
-	go s.serve()
-	s.handle(n)
-}
-
-// next waits for a notification. There is one reader, so a listener that polls
-// readable has one to give, or none any more (ENOENT): RECV does not block.
-func (s *Supervisor) next() (sys.Notif, bool) {
-	fds := []unix.PollFd{{Fd: int32(s.listener), Events: unix.POLLIN}, {Fd: int32(s.wake), Events: unix.POLLIN}}
+	defer close(s.loop)
+	defer s.drop()
 	for {
-		if _, err := unix.Poll(fds, -1); err != nil {
-			if err == unix.EINTR {
-				continue
-			}
-			return sys.Notif{}, false
+		notified, ok := s.poll()
+		if !ok {
+			return
 		}
-		if fds[1].Revents != 0 {
-			return sys.Notif{}, false
-		}
-		if fds[0].Revents&unix.POLLIN != 0 {
-			n, err := sys.NotifRecv(s.listener)
-			switch err {
+		if notified {
+			// There is one reader, so a listener that polls readable has one to
+			// give, or none any more (ENOENT): RECV does not block.
+			switch n, err := sys.NotifRecv(s.listener); err {
 			case nil:
-				return n, true
+				s.begin(n)
 			case unix.ENOENT, unix.EINTR:
-				continue
+			default:
+				return
 			}
-			return sys.Notif{}, false
 		}
-		if fds[0].Revents != 0 { // POLLHUP: nobody is left under the filter
-			return sys.Notif{}, false
-		}
+		s.retry()
+		s.stats.inFlight.Store(uint64(len(s.waits)))
 	}
 }
 
@@ -178,7 +191,7 @@ func (s *Supervisor) next() (sys.Notif, bool) {
 // one on a dead network file system.
 const closeGrace = 2 * time.Second
 
-// Close ends the loop, the calls in flight, the deputies, and lets go of all
+// Close ends the loop, the calls in flight, the deputy, and lets go of all
 // handles. Calls that a living worker makes afterwards fail with ENOSYS. If a
 // call cannot be ended in time Close says so and the rest follows behind it.
 func (s *Supervisor) Close() error {
@@ -187,8 +200,8 @@ func (s *Supervisor) Close() error {
 		unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 1})
 		go func() {
 			<-s.loop
-			s.calls.Wait()
-			s.pool.stop()
+			s.deputy.stop()
+			s.stats.deputies.Store(0)
 			s.release()
 			close(s.closed)
 		}()
@@ -197,7 +210,7 @@ func (s *Supervisor) Close() error {
 	case <-s.closed:
 		return nil
 	case <-time.After(closeGrace):
-		return fmt.Errorf("seccomp supervisor: %d calls have not ended: %w", len(s.slots), syscall.EBUSY)
+		return fmt.Errorf("seccomp supervisor: a call has not ended: %w", syscall.EBUSY)
 	}
 }
 
@@ -220,8 +233,8 @@ func (s *Supervisor) Stats() Stats {
 		Denied:    s.stats.denied.Load(),
 		Gaps:      s.stats.gaps.Load(),
 		Replayed:  s.stats.replayed.Load(),
-		InFlight:  s.pool.busy(),
-		Deputies:  s.pool.size(),
+		InFlight:  int(s.stats.inFlight.Load()),
+		Deputies:  int(s.stats.deputies.Load()),
 		Sockets:   s.own.size(),
 	}
 }
@@ -237,7 +250,8 @@ func (s *Supervisor) emit(e Event) {
 	}
 }
 
-// handler performs one trapped call and returns what the worker gets.
+// handler performs one trapped call and returns what the worker gets. It may
+// return errLater, and is called again then.
 type handler struct {
 	op  string
 	run func(*call) (int64, error)
@@ -264,6 +278,7 @@ var (
 
 // refusal is an answer that is ours and not the kernel's.
 type refusal struct {
+	kind          Kind // zero: the call's
 	errno         syscall.Errno
 	path, address string
 	gap           string
@@ -278,18 +293,19 @@ func gap(why string, err error) error {
 	return &refusal{errno: unix.EACCES, gap: why}
 }
 
-// handle never lets a call continue but on errContinue.
-func (s *Supervisor) handle(n sys.Notif) {
-	defer s.turns.take(n.PID)()
-	c := &call{s: s, n: n, tid: int(n.PID), pidfd: -1}
-	defer c.release()
+// begin handles a new notification.
+func (s *Supervisor) begin(n sys.Notif) {
+	s.stats.calls.Add(1)
+	s.interrupted(n.PID)
+	c := &call{s: s, n: n, tid: int(n.PID), pidfd: -1, kind: KindOther}
+	c.watch = -1
 	h, ok := handlers[n.Nr]
 	if !ok || n.Arch != sys.NotifArch {
 		c.op = fmt.Sprintf("call %d", n.Nr)
 		c.refuse(&refusal{errno: unix.ENOSYS, gap: "no handler for this call"})
 		return
 	}
-	c.op = h.op
+	c.op, c.run = h.op, h.run
 	if n.PID == 0 {
 		c.refuse(&refusal{errno: unix.EACCES, gap: "the worker is in a PID namespace that the launcher cannot see"})
 		return
@@ -297,39 +313,63 @@ func (s *Supervisor) handle(n sys.Notif) {
 	if a, ok := s.lost.take(n); ok {
 		s.stats.replayed.Add(1)
 		c.effect = true // this answer can be lost as well
-		c.answer(a.val, a.errno)
+		if !a.resume {
+			c.answer(a.val, a.errno)
+			return
+		}
+		c.sent, c.msgs = a.sent, a.msgs
+	}
+	if s.attempt(c) || s.park(c) {
 		return
 	}
-	val, err := h.run(c)
+	c.giveUp = unix.EAGAIN
+	s.attempt(c)
+}
+
+// attempt makes the call once and tells whether it is done with. It never lets a
+// call continue but on errContinue.
+func (s *Supervisor) attempt(c *call) bool {
+	val, err := c.run(c)
+	c.release()
+	if err == errLater {
+		return false
+	}
+	c.unwatch()
 	var r *refusal
 	switch {
 	case err == nil:
 		c.answer(val, 0)
 	case err == errContinue:
 		s.stats.continued.Add(1)
-		sys.NotifContinue(s.listener, n.ID)
+		sys.NotifContinue(s.listener, c.n.ID)
 	case err == errAnswered:
 		s.stats.performed.Add(1)
 	case err == errGone:
-		sys.NotifSend(s.listener, n.ID, 0, unix.EINTR)
+		s.forget(c)
+		sys.NotifSend(s.listener, c.n.ID, 0, unix.EINTR)
 	case errors.As(err, &r):
 		c.refuse(r)
 	default:
 		c.answer(0, errnoOf(err))
 	}
+	return true
 }
 
 func (c *call) answer(val int64, errno syscall.Errno) {
 	c.s.stats.performed.Add(1)
 	if err := sys.NotifSend(c.s.listener, c.n.ID, val, errno); err == unix.ENOENT && c.effect {
-		c.s.lost.put(c.n, result{val, errno})
+		c.s.lost.put(c.n, lostResult{val: val, errno: errno})
 	}
 }
 
 func (c *call) refuse(r *refusal) {
 	exe, _ := os.Readlink(c.proc("exe"))
 	sys.NotifSend(c.s.listener, c.n.ID, 0, r.errno)
-	c.s.emit(Event{Op: c.op, Path: r.path, Address: r.address, Errno: r.errno, PID: c.tid, Exe: exe, Gap: r.gap})
+	kind := r.kind
+	if kind == "" {
+		kind = c.kind
+	}
+	c.s.emit(Event{Kind: kind, Op: c.op, Path: r.path, Address: r.address, Errno: r.errno, PID: c.tid, Exe: exe, Gap: r.gap})
 }
 
 func errnoOf(err error) syscall.Errno {
@@ -340,54 +380,21 @@ func errnoOf(err error) syscall.Errno {
 	return errno
 }
 
-// turns lets the calls of one thread through one after the other. A thread has
-// one call at a time; a second means that the first was interrupted, and its
-// result must be known before the same call is made again.
-type turns struct {
-	mu   sync.Mutex
-	last map[uint32]chan struct{}
-}
-
-func (t *turns) take(tid uint32) (done func()) {
-	mine := make(chan struct{})
-	t.mu.Lock()
-	if t.last == nil {
-		t.last = map[uint32]chan struct{}{}
-	}
-	before := t.last[tid]
-	t.last[tid] = mine
-	t.mu.Unlock()
-	if before != nil {
-		<-before
-	}
-	return func() {
-		t.mu.Lock()
-		if t.last[tid] == mine {
-			delete(t.last, tid)
-		}
-		t.mu.Unlock()
-		close(mine)
-	}
-}
-
 // journal keeps results whose answer found nobody. An interrupted thread makes
 // the same call next, unless its program gave up or its handler made another;
 // two seconds bound what a mistake can cost.
 type journal struct {
-	mu   sync.Mutex
 	list map[uint32]lostResult
 }
 
-type result struct {
-	val   int64
-	errno syscall.Errno
-}
-
 type lostResult struct {
-	result
-	nr   int32
-	args [6]uint64
-	at   time.Time
+	val        int64
+	errno      syscall.Errno
+	resume     bool // it is not finished: go on from here
+	sent, msgs uint64
+	nr         int32
+	args       [6]uint64
+	at         time.Time
 }
 
 const (
@@ -395,25 +402,19 @@ const (
 	maxLost = 256
 )
 
-func (j *journal) put(n sys.Notif, r result) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+func (j *journal) put(n sys.Notif, r lostResult) {
 	if j.list == nil || len(j.list) >= maxLost {
 		j.list = map[uint32]lostResult{}
 	}
-	j.list[n.PID] = lostResult{r, n.Nr, n.Args, time.Now()}
+	r.nr, r.args, r.at = n.Nr, n.Args, time.Now()
+	j.list[n.PID] = r
 }
 
-func (j *journal) take(n sys.Notif) (result, bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if len(j.list) == 0 {
-		return result{}, false
-	}
+func (j *journal) take(n sys.Notif) (lostResult, bool) {
 	l, ok := j.list[n.PID]
 	if !ok || l.nr != n.Nr || l.args != n.Args {
-		return result{}, false
+		return lostResult{}, false
 	}
 	delete(j.list, n.PID)
-	return l.result, time.Since(l.at) < lostFor
+	return l, time.Since(l.at) < lostFor
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -425,10 +424,7 @@ type deputySigaction struct {
 	mask     uint64
 }
 
-var deputySignal struct {
-	sync.Mutex
-	sink chan os.Signal
-}
+var deputySignal sync.Mutex
 
 // DeputyInterrupt makes the call that the deputy thread tid blocks in return
 // EINTR. If the thread is not yet in the call the signal is lost: repeat it.
@@ -439,44 +435,34 @@ func DeputyInterrupt(tid int) error {
 	return unix.Tgkill(unix.Getpid(), tid, deputyInterruptSignal)
 }
 
-// deputyArmInterrupt looks each time: a signal.Reset elsewhere would bring back the
-// default action, which is to end the process.
+// deputyArmInterrupt looks each time, as package signal may bring back the flag.
+// The handler is the runtime's own, which it installs for every signal at start
+// and which passes over one of the real-time kind that nobody asked for. It is
+// missing only where somebody called signal.Ignore. (signal.Notify would need a
+// thread for its goroutine, now that there may be none to be had.)
 func deputyArmInterrupt() error {
 	deputySignal.Lock()
 	defer deputySignal.Unlock()
 	const restart, setSize = 0x10000000, 8
-	var act deputySigaction
-	get := func() error {
-		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, deputyInterruptSignal, 0, uintptr(unsafe.Pointer(&act)), setSize, 0, 0)
+	sigaction := func(set, get *deputySigaction) error {
+		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, deputyInterruptSignal, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(get)), setSize, 0, 0)
 		if errno != 0 {
 			return fmt.Errorf("rt_sigaction: %w", errno)
 		}
 		return nil
 	}
-	if err := get(); err != nil {
+	var act deputySigaction
+	if err := sigaction(nil, &act); err != nil {
 		return err
 	}
 	if act.handler <= 1 { // SIG_DFL or SIG_IGN
-		if deputySignal.sink == nil {
-			deputySignal.sink = make(chan os.Signal, 1)
-		}
-		signal.Notify(deputySignal.sink, syscall.Signal(deputyInterruptSignal))
-		if err := get(); err != nil {
-			return err
-		}
-		if act.handler <= 1 {
-			return fmt.Errorf("signal %d has no handler: %w", deputyInterruptSignal, syscall.EINVAL)
-		}
+		return fmt.Errorf("signal %d has no handler: %w", deputyInterruptSignal, syscall.EINVAL)
 	}
 	if act.flags&restart == 0 {
 		return nil
 	}
 	act.flags &^= restart
-	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, deputyInterruptSignal, uintptr(unsafe.Pointer(&act)), 0, setSize, 0, 0)
-	if errno != 0 {
-		return fmt.Errorf("rt_sigaction: %w", errno)
-	}
-	return nil
+	return sigaction(&act, nil)
 }
 
 // NotifFdinfo returns the mount id and the kernel's own inode number of an open
