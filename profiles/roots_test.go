@@ -313,11 +313,10 @@ func TestHomeThatHomeDoesNotName(t *testing.T) {
 	_ = os.RemoveAll(w.ws + "/.aws")
 	w.ok()
 	_, home := userEntry(os.Getuid())
-	if st, err := os.Stat(home); err != nil || !st.IsDir() || home == "/" || inSharedRoot(home) != "" {
-		t.Skip("this user has no home")
+	if st, err := os.Stat(home); err == nil && st.IsDir() && home != "/" && inSharedRoot(home) == "" {
+		w.req.Workspace = home
+		w.refused("", "")
 	}
-	w.req.Workspace = home
-	w.refused("", "")
 }
 
 func TestWritableSaysAll(t *testing.T) {

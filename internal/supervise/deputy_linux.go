@@ -83,13 +83,14 @@ const MaxProcs = 4
 
 // spareThreads leaves the runtime with as many idle threads as it can put to
 // use: one for each processor, one for the loop when it waits in the kernel, one
-// that waits for timers and files, and one more for the launcher's own waiting.
+// that waits for timers and files, and four more for what else the launcher waits
+// for in system calls (its worker, its terminal, its files).
 // Goroutines that are locked to their threads at the same time have that many
 // threads, and the runtime keeps every thread that it has; where it has enough
 // this costs some wake-ups. The threads are there when the channel is closed.
 func spareThreads() <-chan struct{} {
 	var missing atomic.Int32
-	missing.Store(int32(min(runtime.GOMAXPROCS(0), MaxProcs) + 3))
+	missing.Store(int32(min(runtime.GOMAXPROCS(0), MaxProcs) + 6))
 	all := make(chan struct{})
 	for range missing.Load() {
 		go func() {

@@ -39,7 +39,7 @@ type event struct {
 
 func main() {
 	strict := flag.Bool("strict", os.Getenv("SBX_MUST_RUN") == "1", "fail on a skip that is not allowed")
-	allow := flag.String("allow", "", "file of allowed skips: test name, white space, reason")
+	allow := flag.String("allow", "", "`files` of allowed skips, comma-separated: test name, white space, reason")
 	verbose := flag.Bool("v", false, "print the output of tests that pass, too")
 	flag.Parse()
 	allowed, err := readAllowed(*allow)
@@ -54,12 +54,16 @@ func readAllowed(path string) (allowances, error) {
 	if path == "" {
 		return nil, nil
 	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
+	var text []byte
+	for file := range strings.SplitSeq(path, ",") {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		text = append(text, b...)
 	}
 	var all allowances
-	for line := range strings.Lines(string(b)) {
+	for line := range strings.Lines(string(text)) {
 		name, reason, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if name == "" || strings.HasPrefix(name, "#") {
 			continue
