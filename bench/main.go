@@ -43,10 +43,11 @@ func main() {
 		run  func() error
 	}{
 		{"library", b.library},
+		// Before the peers: their orphans come to this process, a subreaper.
+		{"leaks", func() error { return b.leaks(*many) }},
 		{"process", b.process},
 		{"build", b.build},
 		{"workspace", func() error { return b.workspace(*files) }},
-		{"leaks", func() error { return b.leaks(*many) }},
 	} {
 		if !strings.Contains(m.name, *only) {
 			continue

@@ -28,9 +28,6 @@ func (r *resolver) placeCaches() error {
 	return nil
 }
 
-// cachesBelow is where below the user's caches those of all workspaces are.
-const cachesBelow = "/sbx/workspaces"
-
 // cachePlace is where this workspace's caches would be.
 type cachePlace struct {
 	base, name     string

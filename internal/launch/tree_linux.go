@@ -21,15 +21,20 @@ type tree struct {
 	// that execs a launcher leaves it its background jobs. They and what they
 	// start are not the worker's.
 	foreign map[int]bool
-	filters int
+	filters int // of this process, where there are foreign children
 	root    int
-	stop    chan struct{}
-	stopped sync.WaitGroup
+
+	mu    sync.Mutex // held while orphans are reaped
+	timer *time.Timer
+	ended bool
 }
 
 func newTree() *tree {
-	t := &tree{foreign: map[int]bool{}, filters: filtersOf("self"), stop: make(chan struct{})}
+	t := &tree{}
 	for _, pid := range children() {
+		if t.foreign == nil {
+			t.foreign, t.filters = map[int]bool{}, filtersOf("self")
+		}
 		t.foreign[pid] = true
 	}
 	return t
@@ -39,33 +44,37 @@ func newTree() *tree {
 // counts against RLIMIT_NPROC, while the worker lives.
 const reapEvery = 200 * time.Millisecond
 
-// watch reaps orphans that end before the worker does.
+// watch reaps orphans that end before the worker does. A timer and no
+// goroutine: most workers end before it first fires.
 func (t *tree) watch(root int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.root = root
-	t.stopped.Go(func() {
-		tick := time.NewTicker(reapEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-t.stop:
-				return
-			case <-tick.C:
-				for _, pid := range children() {
-					if pid != t.root && !t.foreign[pid] {
-						reap(pid)
-					}
-				}
-			}
+	t.timer = time.AfterFunc(reapEvery, t.reapOrphans)
+}
+
+func (t *tree) reapOrphans() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		return
+	}
+	for _, pid := range children() {
+		if pid != t.root && !t.foreign[pid] {
+			reap(pid)
 		}
-	})
+	}
+	t.timer.Reset(reapEvery)
 }
 
 // end kills what is left of the tree, again and again until nothing is left:
 // each death hands its own children on to us. It returns those that are left
 // when the time is up.
 func (t *tree) end() []int {
-	close(t.stop)
-	t.stopped.Wait()
+	t.timer.Stop()
+	t.mu.Lock()
+	t.ended = true
+	t.mu.Unlock()
 	deadline := time.Now().Add(sweepTime)
 	for pause := time.Duration(0); ; pause = min(pause+100*time.Microsecond, 5*time.Millisecond) {
 		left := t.ours()

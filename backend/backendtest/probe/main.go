@@ -67,7 +67,7 @@ func run(args []string) error {
 		return list()
 	case "-fd":
 		if len(args) < 3 {
-			return errors.New("usage: probe -fd N OP ARGS...")
+			return errors.New("usage: probe -fd N OP [ARG]")
 		}
 		fd, err := strconv.Atoi(args[1])
 		if err != nil {
