@@ -137,21 +137,11 @@ func (f *fixture) heard(name string) bool {
 
 func (f *fixture) close() error {
 	for _, c := range []io.Closer{f.tcp, f.udp, f.unix} {
-		if c != nil && !isNil(c) {
+		if c != nil {
 			_ = c.Close()
 		}
 	}
 	return os.RemoveAll(f.root)
-}
-
-func isNil(c io.Closer) bool {
-	switch v := c.(type) {
-	case net.Listener:
-		return v == nil
-	case net.PacketConn:
-		return v == nil
-	}
-	return false
 }
 
 func (f *fixture) attempts() []attempt {
