@@ -247,7 +247,7 @@ func (b *bench) build() error {
 			return nil
 		}
 	}
-	med, err := rounds(10, makeIt(b.sbx, "run", "--", "make", "-j2"), makeIt("make", "-j2"))
+	med, err := rounds(20, makeIt(b.sbx, "run", "--", "make", "-j2"), makeIt("make", "-j2"))
 	if err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ func (b *bench) goBuild() error {
 			return nil
 		}
 	}
-	med, err := rounds(10, build(b.sbx, "run", "--env", "GOCACHE", "--"), build("env"))
+	med, err := rounds(20, build(b.sbx, "run", "--env", "GOCACHE", "--"), build("env"))
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -58,11 +57,11 @@ func (p *Plan) Prepare() (backend.Prepared, error) {
 }
 
 func (pr *prepared) Close() error {
-	pr.retiring.Wait()
 	pr.mu.Lock()
 	idle, ahead := pr.idle, pr.ahead
 	pr.idle, pr.ahead, pr.closed = nil, nil, true
 	pr.mu.Unlock()
+	defer pr.retiring.Wait() // they hold handles only, which keep no directory
 	var errs []error
 	for _, next := range ahead {
 		if b := <-next; b != nil {
@@ -181,41 +180,53 @@ func (pr *prepared) makeAhead() {
 	}
 }
 
-// newBerth carries out steps 2 to 11. The slot is made beside the thread.
-func (pr *prepared) newBerth(extra []fdRule) (*berth, error) {
-	type made struct {
-		slot *slot
-		err  error
-	}
-	slots := make(chan made, 1)
-	go func() {
-		s, err := pr.slotFor(extra)
-		slots <- made{s, err}
+// newBerth carries out steps 2 to 11. The thread, the ruleset and the
+// supervisor's threads and handles need nothing of each other: they are made
+// side by side.
+func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
+	b := &berth{denials: newDenialLog(pr.plan.policy)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.discard())
+		}
 	}()
-	thread, err := pr.plan.warm.take(pr.plan.user)
-	m := <-slots
-	if err != nil || m.err != nil {
-		if err == nil {
-			thread.Close()
-		}
-		if m.err == nil {
-			err = errors.Join(err, m.slot.discard())
-		}
-		return nil, errors.Join(err, m.err)
+	if len(extra) == 0 {
+		b.slot = pr.take()
 	}
-	b := &berth{thread: thread, slot: m.slot, denials: newDenialLog(pr.plan.policy)}
-	listener, ready := make(chan int), make(chan error)
+	if b.slot == nil {
+		if b.slot, err = newSlot(pr.plan); err != nil {
+			return nil, err
+		}
+	}
+	b.slot.shared = len(extra) == 0
+	supervised := make(chan error, 1)
 	if pr.plan.Supervise {
-		go func() {
-			if fd, ok := <-listener; ok {
-				ready <- pr.supervise(b, fd)
-			}
-		}()
+		go func() { supervised <- pr.makeSupervisor(b) }()
+	} else {
+		supervised <- nil
 	}
-	err = thread.Do(func() error { return pr.confine(b.slot, listener, ready) })
-	close(listener)
-	if err != nil {
-		return nil, errors.Join(err, b.discard())
+	// 4: the ruleset.
+	if b.slot.ruleset < 0 {
+		err = b.slot.makeRuleset(pr.plan, extra)
+	}
+	var threadErr error
+	b.thread, threadErr = pr.plan.warm.take(pr.plan.user)
+	if err = errors.Join(err, <-supervised, threadErr); err != nil {
+		return nil, err
+	}
+	listener := -1
+	if err = b.thread.Do(func() (err error) {
+		listener, err = pr.confine(b.slot)
+		return err
+	}); err != nil {
+		if listener >= 0 {
+			_ = unix.Close(listener)
+		}
+		return nil, err
+	}
+	// 11: the supervisor answers before the worker can ask.
+	if b.sup != nil {
+		b.sup.Attach(listener)
 	}
 	return b, nil
 }
@@ -276,24 +287,15 @@ func newThread(u *User) (*launch.Thread, error) {
 	return t, nil
 }
 
-// slotFor reuses a slot, or makes one.
-func (pr *prepared) slotFor(extra []fdRule) (s *slot, err error) {
-	if len(extra) == 0 {
-		s = pr.take()
-	}
-	if s == nil {
-		if s, err = pr.newSlot(extra); err != nil {
-			return nil, err
-		}
-	}
-	s.shared = len(extra) == 0
-	return s, nil
-}
-
 // discard frees a berth that served no launch.
 func (b *berth) discard() error {
-	b.thread.Close()
+	if b.thread != nil {
+		b.thread.Close()
+	}
 	b.stopSupervisor()
+	if b.slot == nil {
+		return nil
+	}
 	return b.slot.discard()
 }
 
@@ -332,35 +334,29 @@ func dropPrivileges(u *User) error {
 	return nil
 }
 
-// confine is the second half: from its first call on this thread is confined.
-func (pr *prepared) confine(s *slot, listener chan<- int, ready <-chan error) error {
+// confine is the second half: from its first call on this thread is confined. It
+// returns the listener, -1 if the plan has none.
+func (pr *prepared) confine(s *slot) (listener int, err error) {
 	// 9: Landlock before seccomp, as the filter may refuse what this needs.
 	if err := s.restrict(pr.plan.RestrictFlags); err != nil {
 		var known *backend.SetupError
 		if errors.As(err, &known) {
-			return known
+			return -1, known
 		}
-		return &backend.SetupError{Step: "landlock", Err: err}
+		return -1, &backend.SetupError{Step: "landlock", Err: err}
 	}
 	if !pr.plan.grantsRoot() && !sys.DeniesOpen(rootDir) {
-		return &backend.SetupError{Step: "landlock", Err: errors.New("the domain was accepted, but \"/\" can still be listed")}
+		return -1, &backend.SetupError{Step: "landlock", Err: errors.New("the domain was accepted, but \"/\" can still be listed")}
 	}
 	// 10: seccomp last. The listener's descriptor is close-on-exec.
-	fd, err := sys.InstallFilter(pr.filter, pr.plan.Supervise)
+	listener, err = sys.InstallFilter(pr.filter, pr.plan.Supervise)
 	if err != nil {
-		return &backend.SetupError{Step: "seccomp", Err: err}
+		return -1, &backend.SetupError{Step: "seccomp", Err: err}
 	}
 	if !sys.FilterActive() {
-		return &backend.SetupError{Step: "seccomp", Err: errors.New("the filter was accepted, but is not in force")}
+		return listener, &backend.SetupError{Step: "seccomp", Err: errors.New("the filter was accepted, but is not in force")}
 	}
-	// 11: the supervisor answers before the worker can ask.
-	if pr.plan.Supervise {
-		listener <- fd
-		if err := <-ready; err != nil {
-			return &backend.SetupError{Step: "supervisor", Err: err}
-		}
-	}
-	return nil
+	return listener, nil
 }
 
 func (p *Plan) grantsRoot() bool {
@@ -375,7 +371,8 @@ type worker struct {
 	ownTree bool
 }
 
-func (pr *prepared) supervise(b *berth, fd int) error {
+// makeSupervisor makes the berth's supervisor, which does not answer yet.
+func (pr *prepared) makeSupervisor(b *berth) error {
 	cfg := supervise.Config{
 		Unix:          pr.plan.Filter.Unix == seccomp.UnixSupervised,
 		Truncate:      pr.plan.Filter.Truncate,
@@ -395,9 +392,12 @@ func (pr *prepared) supervise(b *berth, fd int) error {
 	} else if groups, err := os.Getgroups(); err == nil {
 		cfg.Groups = groups
 	}
-	var err error
-	b.sup, err = supervise.Start(fd, cfg)
-	return err
+	sup, err := supervise.New(cfg)
+	if err != nil {
+		return &backend.SetupError{Step: "supervisor", Err: err}
+	}
+	b.sup = sup
+	return nil
 }
 
 func (w *worker) PID() int { return w.proc.PID() }
@@ -507,7 +507,8 @@ type slot struct {
 	exposed bool
 }
 
-func (pr *prepared) newSlot(extra []fdRule) (s *slot, err error) {
+// newSlot makes a slot that has no ruleset yet.
+func newSlot(p *Plan) (s *slot, err error) {
 	s = &slot{ruleset: -1}
 	defer func() {
 		if err != nil {
@@ -515,20 +516,21 @@ func (pr *prepared) newSlot(extra []fdRule) (s *slot, err error) {
 		}
 	}()
 	// 2: the private temporary directory.
-	if err := s.makeTemp(pr.plan); err != nil {
-		return s, &backend.SetupError{Step: "temp", Err: err, Hint: "set TMPDIR to a directory that you can write"}
+	if err := s.makeTemp(p); err != nil {
+		return nil, &backend.SetupError{Step: "temp", Err: err, Hint: "set TMPDIR to a directory that you can write"}
 	}
 	// 3: the private stand-in for /dev/shm.
-	if pr.plan.Filter.Shm {
-		if err := s.makeShm(pr.plan.user); err != nil {
-			return s, &backend.SetupError{Step: "shm", Err: err}
+	if p.Filter.Shm {
+		if err := s.makeShm(p.user); err != nil {
+			return nil, &backend.SetupError{Step: "shm", Err: err}
 		}
 	}
-	// 4: the ruleset.
-	if err := s.makeRuleset(pr.plan, extra); err != nil {
-		return s, &backend.SetupError{Step: "ruleset", Err: err, Hint: rulesetHint(err)}
+	for _, r := range p.Rules {
+		if r.makesFiles() {
+			s.writable = append(s.writable, string(r.Path))
+		}
 	}
-	runtime.KeepAlive(s.tempFile)
+	s.writable = append(s.writable, s.temp)
 	return s, nil
 }
 

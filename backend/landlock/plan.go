@@ -2,6 +2,7 @@ package landlock
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,7 +45,15 @@ type Rule struct {
 	Path   policy.Raw  `json:"path"`
 	Kind   policy.Kind `json:"kind"`
 	Rights uint64      `json:"rights"`
-	Names  []string    `json:"names"`
+}
+
+// MarshalJSON adds the names of the rights.
+func (r Rule) MarshalJSON() ([]byte, error) {
+	type plain Rule // without this method
+	return json.Marshal(struct {
+		plain
+		Names []string `json:"names"`
+	}{plain(r), rightNames(r.Rights)})
 }
 
 // Plan is a policy compiled for one kernel: what landlock_create_ruleset,
@@ -143,7 +152,6 @@ func rulesFor(grants []policy.Grant, handledFS uint64) []Rule {
 		if r.Rights == 0 {
 			continue
 		}
-		r.Names = rightNames(r.Rights)
 		rules = append(rules, *r)
 	}
 	slices.SortFunc(rules, func(a, b Rule) int { return cmp.Compare(a.Path, b.Path) })
@@ -199,7 +207,7 @@ func (p *Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "landlock ABI %d, seccomp filter %s\n", p.Facts.ABI, p.FilterName)
 	for _, r := range p.Rules {
-		fmt.Fprintf(&b, "  %s: %s\n", r.Path, strings.Join(r.Names, " "))
+		fmt.Fprintf(&b, "  %s: %s\n", r.Path, strings.Join(rightNames(r.Rights), " "))
 	}
 	return b.String()
 }

@@ -187,7 +187,7 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 	}
 	for _, r := range plan.Rules {
 		if r.Rights&ll.AccessFSMakeReg != 0 || r.Rights&ll.AccessFSWriteFile != 0 && !strings.HasPrefix(string(r.Path), "/dev/") {
-			t.Errorf("%s may be written: %v", r.Path, r.Names)
+			t.Errorf("%s may be written: %v", r.Path, rightNames(r.Rights))
 		}
 	}
 	if s := plan.Enforcement().State(policy.FSProtected); s.Status != backend.Enforced {

@@ -247,8 +247,10 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	var caught <-chan *signals
 	if !f.dryRun {
 		limitThreads()
+		caught = catchSignals()
 		prewarm(backends)
 	}
 	p, notices, err := f.resolve()
@@ -267,10 +269,10 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	if f.dryRun {
 		return f.printPlan(opts)
 	}
-	return f.launch(opts)
+	return f.launch(opts, caught)
 }
 
-func (f *runFlags) launch(opts run.Options) error {
+func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 	sink, err := openReport(f.report, opts.Policy)
 	if err != nil {
 		return err
@@ -282,7 +284,7 @@ func (f *runFlags) launch(opts run.Options) error {
 			_ = o.Close()
 		}
 	}()
-	signals := catchSignals()
+	signals := <-caught
 	opts.BeforeStart = func(cmd *backend.Command, e backend.Enforcement) error {
 		f.warnWeak(opts.Policy, e)
 		outputs, err = f.openOutputs(cmd, opts.Policy.Workspace())

@@ -22,17 +22,22 @@ type signals struct {
 	early []os.Signal
 }
 
-// catchSignals keeps signals for the worker from now on, before there is one:
-// a signal during the launch is passed on once it runs. A signal that the
-// caller had ignored (nohup) stays ignored for both.
-func catchSignals() *signals {
-	s := &signals{ch: make(chan os.Signal, 16)}
-	for _, sig := range forwarded {
-		if !signal.Ignored(sig) {
-			signal.Notify(s.ch, sig)
+// catchSignals keeps signals for the worker before there is one: a signal
+// during the launch is passed on once it runs. A signal that the caller had
+// ignored (nohup) stays ignored for both. It answers when all are caught, which
+// costs the runtime two changes of thread each, so the launch goes on meanwhile.
+func catchSignals() <-chan *signals {
+	done := make(chan *signals, 1)
+	go func() {
+		s := &signals{ch: make(chan os.Signal, 16)}
+		for _, sig := range forwarded {
+			if !signal.Ignored(sig) {
+				signal.Notify(s.ch, sig)
+			}
 		}
-	}
-	return s
+		done <- s
+	}()
+	return done
 }
 
 // beforeWorker is called before the worker is forked: what has come by now, it

@@ -20,6 +20,7 @@ import (
 type Supervisor struct {
 	cfg      Config
 	listener int
+	attached bool // there is a loop
 	wake     int // eventfd: closing a listener does not wake its reader
 	shm      int
 	roots    roots
@@ -62,13 +63,25 @@ func limitsFor(files uint64) limits {
 	return limits{paths: min(maxSockets, n/4), watched: min(maxWatched, n/16), rights: min(maxFDs, n/4)}
 }
 
-// Start supervises the calls that arrive on listenerFD, which it owns from here
-// on, also when it returns an error. It must return before the worker runs: the
-// threads and descriptors that the worker could use up are had then.
+// Start is [New] and [Supervisor.Attach]. It owns the listener from here on, also
+// when it returns an error.
 func Start(listenerFD int, cfg Config) (*Supervisor, error) {
+	s, err := New(cfg)
+	if err != nil {
+		unix.Close(listenerFD)
+		return nil, err
+	}
+	s.Attach(listenerFD)
+	return s, nil
+}
+
+// New makes a supervisor with the threads and descriptors that its worker could
+// use up. It needs no listener yet, so that a launch does it while it makes one.
+// It must be closed.
+func New(cfg Config) (*Supervisor, error) {
 	s := &Supervisor{
 		cfg:      cfg,
-		listener: listenerFD,
+		listener: -1,
 		wake:     -1,
 		shm:      -1,
 		ruleset:  -1,
@@ -94,13 +107,20 @@ func Start(listenerFD int, cfg Config) (*Supervisor, error) {
 	s.deputy.enter = sys.DeputyCreds{UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups, DropCaps: cfg.DropCaps, Ruleset: s.ruleset}
 	s.same = sys.DeputySame(s.deputy.enter)
 	s.stats.deputies.Store(1)
-	go s.serve()
 	<-crew.spare
 	return s, nil
 }
 
+// Attach supervises the calls that arrive on the listener, which it owns from
+// here on. It comes once, before Close, and must return before the worker runs.
+func (s *Supervisor) Attach(listenerFD int) {
+	unix.CloseOnExec(listenerFD)
+	s.listener = listenerFD
+	s.attached = true
+	go s.serve()
+}
+
 func (s *Supervisor) open() error {
-	unix.CloseOnExec(s.listener)
 	if err := sys.NotifSizes(); err != nil {
 		return err
 	}
@@ -197,6 +217,9 @@ const closeGrace = 2 * time.Second
 func (s *Supervisor) Close() error {
 	s.close.Do(func() {
 		close(s.closing)
+		if !s.attached {
+			close(s.loop)
+		}
 		unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 1})
 		go func() {
 			<-s.loop
