@@ -21,7 +21,7 @@ type Supervisor struct {
 	cfg      Config
 	listener int
 	attached bool // there is a loop
-	wake     int // eventfd: closing a listener does not wake its reader
+	wake     int  // eventfd: closing a listener does not wake its reader
 	shm      int
 	roots    roots
 	ruleset  int
