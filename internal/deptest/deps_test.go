@@ -40,6 +40,11 @@ var floors = map[string]int{
 	"bench":            5,
 	"test/skipcheck":   0,
 	"test/integration": 5,
+
+	"test/kernels":        5,
+	"test/kernels/abicap": 5,
+	"test/kernels/guest":  5,
+	"test/kernels/wire":   0,
 }
 
 // standardOnly are packages that import the standard library alone.
@@ -47,7 +52,8 @@ var standardOnly = []string{"policy", "dialect"}
 
 // rawOnly may use package unsafe; every raw system call goes through them.
 // The probe's attempts are raw on purpose: nothing may fall back silently.
-var rawOnly = map[string]bool{"internal/sys": true, "backend/backendtest": true, "backend/backendtest/attempt": true, "backend/backendtest/probe": true}
+var rawOnly = map[string]bool{"internal/sys": true, "backend/backendtest": true, "backend/backendtest/attempt": true, "backend/backendtest/probe": true,
+	"test/kernels/abicap": true, "test/kernels/guest": true}
 
 // forbidden names what must not be linked into sbx, with the reason.
 var forbidden = map[string]string{
