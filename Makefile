@@ -9,7 +9,7 @@ SBX_NAME   ?= sbx
 export CGO_ENABLED ?= 0
 export GOFLAGS     ?= -trimpath
 
-.PHONY: all build try install test test-unit test-race test-mutation test-gen test-tools lint cross bench generate clean deps
+.PHONY: all build try install test test-unit test-race test-mutation test-gen test-tools test-kernels test-kernels-vagrant lint cross bench generate clean deps
 
 all: build
 
@@ -46,6 +46,18 @@ test-mutation:
 test-gen:
 	CGO_ENABLED=1 $(GO) test -tags seccompgen ./internal/seccomp/...
 
+# Every claim on every kernel, in virtual machines; writes docs/kernel-support.md.
+# For a part of it: make test-kernels KERNELS_FLAGS='--only 6.1,7.3'
+KERNELS_CACHE ?=
+KERNELS_FLAGS ?= --set all
+test-kernels:
+	@test/deps.sh kernels
+	$(GO) run ./test/kernels $(if $(KERNELS_CACHE),--cache $(KERNELS_CACHE)) $(KERNELS_FLAGS) --doc docs/kernel-support.md
+
+# The same tests in the machines of the Vagrantfile.
+test-kernels-vagrant:
+	test/vm/vagrant.sh
+
 test-tools: build
 	SBX=$(CURDIR)/bin/sbx test/tools/run.sh
 
@@ -56,6 +68,8 @@ lint:
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt would change: $$out"; exit 1; }
 	GOOS=linux $(GO) vet ./...
 	GOOS=darwin $(GO) vet ./...
+	@for s in $$(git ls-files '*.sh') .ci/run; do bash -n $$s || exit 1; done
+	@if command -v ruby >/dev/null; then ruby -c Vagrantfile >/dev/null; else echo "SKIP syntax of Vagrantfile: no ruby"; test -z "$$SBX_MUST_RUN"; fi
 
 cross:
 	@for t in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64; do \
