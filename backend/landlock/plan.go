@@ -199,6 +199,15 @@ func rightNames(rights uint64) []string {
 // Enforcement is what the plan would enforce.
 func (p *Plan) Enforcement() backend.Enforcement { return p.enforcement }
 
+// LacksOwnSockets says why workers cannot connect to unix sockets of their own;
+// "" if they can.
+func (p *Plan) LacksOwnSockets() string {
+	if p.Filter.Unix == seccomp.UnixClosed {
+		return "not without a seccomp notification listener: " + p.Facts.NotifyReason
+	}
+	return ""
+}
+
 // Describe returns the plan for --dry-run.
 func (p *Plan) Describe() any { return p }
 

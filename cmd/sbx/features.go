@@ -153,6 +153,9 @@ func writeChecks(w io.Writer, res canary.Result) {
 		if c.Detail != "" && (!c.OK || c.Got == "not claimed") {
 			fmt.Fprintf(w, " (%s)", policy.Printable(c.Detail))
 		}
+		if c.Note != "" {
+			fmt.Fprintf(w, " (%s)", c.Note)
+		}
 		fmt.Fprintln(w)
 	}
 }

@@ -31,6 +31,8 @@ type Check struct {
 	// OK tells that the check holds.
 	OK     bool   `json:"ok"`
 	Detail string `json:"detail,omitempty"`
+	// Note is what a person should know of a check that holds.
+	Note string `json:"note,omitempty"`
 }
 
 // attempt is one thing to try. Its arguments are paths and addresses of the
@@ -45,6 +47,9 @@ type attempt struct {
 	// whatever the program said.
 	touched func() bool
 }
+
+// ownUnixOp connects to a unix socket of the worker's own.
+const ownUnixOp = "ownunix"
 
 // fixture is the stage: a workspace, an outside, and listeners that notice.
 type fixture struct {
@@ -164,7 +169,7 @@ func (f *fixture) attempts() []attempt {
 		{"read in the workspace", policy.FSRead, "read", filepath.Join(f.workspace, "w"), "allowed", nil},
 		{"write to /dev/null", policy.FSWrite, "write", "/dev/null", "allowed", nil},
 		{"write in the private temp", policy.FSWrite, "writetemp", "t", "allowed", nil},
-		{"connect a unix socket of its own", policy.NetUnixPath, "ownunix", filepath.Join(f.workspace, "own"), "allowed", nil},
+		{"connect a unix socket of its own", policy.NetUnixPath, ownUnixOp, filepath.Join(f.workspace, "own"), "allowed", nil},
 	}
 }
 
@@ -223,9 +228,20 @@ func Run(b backend.Backend, resolve func(workspace string) (policy.Spec, error))
 	defer prepared.Close()
 	res.Level = plan.Enforcement().Level(p)
 	for _, a := range f.attempts() {
-		res.Checks = append(res.Checks, f.check(a, self, prepared, plan.Enforcement().State(a.effect)))
+		lacks := ""
+		if l, ok := plan.(lacking); ok && a.op == ownUnixOp {
+			lacks = l.LacksOwnSockets()
+		}
+		res.Checks = append(res.Checks, f.check(a, lacks, self, prepared, plan.Enforcement().State(a.effect)))
 	}
 	return res, nil
+}
+
+// lacking is a plan under which something does not work that does elsewhere.
+type lacking interface {
+	// LacksOwnSockets says why a worker cannot connect to its own unix
+	// sockets; "" if it can.
+	LacksOwnSockets() string
 }
 
 func selfPath() (string, error) {
@@ -236,7 +252,12 @@ func selfPath() (string, error) {
 	return filepath.EvalSymlinks(exe)
 }
 
-func (f *fixture) check(a attempt, self string, prepared backend.Prepared, claim backend.State) Check {
+// check makes one attempt. What lacks is why it cannot work here, though it does
+// elsewhere.
+func (f *fixture) check(a attempt, lacks, self string, prepared backend.Prepared, claim backend.State) Check {
+	if lacks != "" {
+		a.want = "refused"
+	}
 	c := Check{Name: a.name, Effect: a.effect, Want: a.want}
 	if a.want == "refused" && claim.Status != backend.Enforced {
 		c.OK, c.Got, c.Detail = true, "not claimed", fmt.Sprintf("the report says %s", claim.Status)
@@ -247,6 +268,10 @@ func (f *fixture) check(a attempt, self string, prepared backend.Prepared, claim
 		c.Got, c.Detail = "allowed", "it had its effect"
 	}
 	c.OK = c.Got == a.want
+	if c.OK && lacks != "" {
+		c.Note = lacks
+		return c // the control is a kernel with a listener
+	}
 	if c.OK && a.want == "refused" {
 		if got, detail := f.outsideControl(a, self); got != "allowed" {
 			c.OK, c.Detail = false, "the control outside the sandbox failed too, so this proves nothing: "+detail
@@ -340,7 +365,7 @@ var ops = map[string]func(string) error{
 	"tcp":       func(a string) error { return dial("tcp", a) },
 	"udp":       func(a string) error { return dial("udp", a) },
 	"unix":      func(a string) error { return dial("unix", a) },
-	"ownunix":   ownUnix,
+	ownUnixOp:   ownUnix,
 }
 
 func writeFile(path string) error {

@@ -9,7 +9,9 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,8 +41,10 @@ type Process struct {
 	// onThread are functions for the launch thread, which stays until Wait
 	// closes it.
 	onThread chan func()
-	mu       sync.Mutex // guards reaped: a Signal may stand beside Wait
+	mu       sync.Mutex // guards what follows: a Signal may stand beside Wait
 	reaped   bool
+	killer   *time.Timer // of Stop
+	killed   atomic.Bool
 }
 
 // Thread is an OS thread that serves one launch: it is confined, then forks
@@ -244,6 +248,9 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 		_, err = sys.WaitExit(idType, id, true)
 	}
 	p.reaped = true
+	if p.killer != nil {
+		p.killer.Stop()
+	}
 	if p.pidfd >= 0 {
 		_ = unix.Close(p.pidfd)
 	}

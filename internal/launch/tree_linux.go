@@ -143,33 +143,45 @@ func children() []int {
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err == unix.ECHILD {
 		return nil
 	}
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		return childrenByScan()
+	if pids, ok := childrenByTask("self"); ok {
+		return pids
 	}
-	var pids []int
-	found := false
+	return childrenByScan(os.Getpid())
+}
+
+// childrenOf lists a process' children.
+func childrenOf(pid string) []int {
+	if pids, ok := childrenByTask(pid); ok {
+		return pids
+	}
+	n, _ := strconv.Atoi(pid)
+	return childrenByScan(n)
+}
+
+// childrenByTask reads /proc/PID/task/TID/children; false on a kernel without
+// CONFIG_PROC_CHILDREN.
+func childrenByTask(pid string) (pids []int, ok bool) {
+	tasks, err := os.ReadDir("/proc/" + pid + "/task")
+	if err != nil {
+		return nil, os.IsNotExist(err) && pid != "self" // it is gone
+	}
 	for _, t := range tasks {
-		list, err := os.ReadFile("/proc/self/task/" + t.Name() + "/children")
+		list, err := os.ReadFile("/proc/" + pid + "/task/" + t.Name() + "/children")
 		if err != nil {
 			continue
 		}
-		found = true
+		ok = true
 		for _, field := range bytes.Fields(list) {
 			if pid, err := strconv.Atoi(string(field)); err == nil {
 				pids = append(pids, pid)
 			}
 		}
 	}
-	if !found { // a kernel without CONFIG_PROC_CHILDREN
-		return childrenByScan()
-	}
-	return pids
+	return pids, ok
 }
 
 // childrenByScan reads every /proc/PID/stat for its parent.
-func childrenByScan() []int {
-	self := os.Getpid()
+func childrenByScan(parent int) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
@@ -184,9 +196,7 @@ func childrenByScan() []int {
 		if err != nil {
 			continue
 		}
-		// pid (comm) state ppid: comm may hold anything, so cut after the last ")".
-		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if len(fields) > 1 && string(fields[1]) == strconv.Itoa(self) {
+		if statField(stat, 1) == strconv.Itoa(parent) {
 			pids = append(pids, pid)
 		}
 	}

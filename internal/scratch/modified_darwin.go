@@ -1,0 +1,8 @@
+package scratch
+
+import (
+	"syscall"
+	"time"
+)
+
+func modified(st *syscall.Stat_t) time.Time { return time.Unix(st.Mtimespec.Unix()) }

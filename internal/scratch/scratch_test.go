@@ -1,0 +1,277 @@
+//go:build unix
+
+package scratch
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary be a launcher that makes directories and is
+// killed.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("SCRATCH_TEST_STATE"); dir != "" {
+		l := New(dir)
+		for range 3 {
+			made, err := l.Mkdir(os.Getenv("SCRATCH_TEST_BASE"))
+			if err != nil || l.Trouble() != nil {
+				fmt.Println("trouble:", err, l.Trouble())
+				os.Exit(1)
+			}
+			_ = os.WriteFile(filepath.Join(made, "file"), []byte("x"), 0o600)
+			fmt.Println(made)
+		}
+		fmt.Println("made")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// launcher starts one and returns what it made.
+func launcher(t *testing.T, state, base string) (*exec.Cmd, []string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "SCRATCH_TEST_STATE="+state, "SCRATCH_TEST_BASE="+base)
+	_, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	var made []string
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if lines.Text() == "made" {
+			return cmd, made
+		}
+		made = append(made, lines.Text())
+	}
+	t.Fatalf("a launcher said %q", made)
+	return nil, nil
+}
+
+func present(paths ...string) (n int) {
+	for _, p := range paths {
+		if _, err := os.Lstat(p); err == nil {
+			n++
+		}
+	}
+	return n
+}
+
+func entries(t *testing.T, dir string) []string {
+	t.Helper()
+	names, err := readDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func TestKilledLaunchersAreSweptAndLivingOnesAreNot(t *testing.T) {
+	state, base := filepath.Join(t.TempDir(), "state"), t.TempDir()
+	dead, left := launcher(t, state, base)
+	_, kept := launcher(t, state, base)
+	_ = dead.Process.Kill()
+	_ = dead.Wait()
+	// Somebody's directory of the same kind of name, in no lease.
+	stranger := filepath.Join(base, NewName())
+	if err := os.Mkdir(stranger, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.Chmod(left[0], 0) // a worker may have made it hard to remove
+	own := New(state)
+	mine, err := own.Mkdir(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	swept, err := own.Sweep(nil)
+	if err != nil || len(swept) != 3 || present(left...) != 0 {
+		t.Errorf("swept %+v (%v); %d of the dead one's are left", swept, err, present(left...))
+	}
+	if present(kept...) != 3 || present(stranger, mine) != 2 {
+		t.Error("something living was removed")
+	}
+	if n := len(entries(t, state)); n != 2 {
+		t.Errorf("%d leases, want those of the living and of this process", n)
+	}
+	if err := own.Remove(mine); err != nil || present(mine) != 0 || len(entries(t, state)) != 1 {
+		t.Errorf("after removing: %v, %d leases", err, len(entries(t, state)))
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	state, base := t.TempDir(), t.TempDir()
+	var running sync.WaitGroup
+	for i := range 8 {
+		running.Go(func() {
+			for j := range 3 {
+				cmd, made := launcher(t, state, base)
+				if (i+j)%2 == 0 {
+					_ = cmd.Process.Kill()
+					_ = cmd.Wait()
+				} else if present(made...) != 3 {
+					t.Error("a living launcher lost a directory")
+				}
+				if _, err := New(state).Sweep(nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+}
+
+func TestForgedLeases(t *testing.T) {
+	state, base := t.TempDir(), t.TempDir()
+	precious := filepath.Join(base, "precious")
+	outside := filepath.Join(base, NewName()[:10])
+	link := filepath.Join(base, NewName())
+	for _, d := range []string{precious, outside} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(precious, link); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(base, NewName())
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, p := range []string{precious, outside, link, file, base + "/x/../" + filepath.Base(link), "relative/" + NewName(), "/"} {
+		_ = json.NewEncoder(&b).Encode(line{Mark: Mark{Kind: KindDir, Path: p}})
+	}
+	b.WriteString("not JSON\n{}\n")
+	lease := filepath.Join(state, NewName())
+	if err := os.WriteFile(lease, []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	swept, err := New(state).Sweep(nil)
+	for _, s := range swept {
+		if s.Err == nil {
+			t.Errorf("%+v counts as removed", s.Mark)
+		}
+	}
+	if err != nil || present(precious, outside, link, file) != 4 {
+		t.Error("a forged lease removed something", err)
+	}
+}
+
+func TestLeaseOfManyDirectoriesStaysSmall(t *testing.T) {
+	state, base := t.TempDir(), t.TempDir()
+	l := New(state)
+	first, err := l.Mkdir(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3000 {
+		d, err := l.Mkdir(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Remove(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := entries(t, state)
+	if len(names) != 1 {
+		t.Fatalf("leases: %q", names)
+	}
+	st, err := os.Stat(filepath.Join(state, names[0]))
+	if err != nil || st.Size() > compactAt+1000 {
+		t.Errorf("a lease of %d bytes, %v", st.Size(), err)
+	}
+	data, _ := os.ReadFile(filepath.Join(state, names[0]))
+	if marks := parseLease(data); len(marks) != 1 || marks[0].Path != first {
+		t.Errorf("it lists %+v", marks)
+	}
+	if err := errors.Join(l.Remove(first), l.Trouble()); err != nil || len(entries(t, state)) != 0 {
+		t.Error(err, entries(t, state))
+	}
+}
+
+func TestOtherKinds(t *testing.T) {
+	state := t.TempDir()
+	text := `{"kind":"cgroup","path":"/one","detail":7}` + "\n" + `{"kind":"cgroup","path":"/two"}` + "\n" + `{"path":"/one","gone":true}` + "\n" + `{"kind":"dir","path":"/cut`
+	lease := filepath.Join(state, NewName())
+	if err := os.WriteFile(lease, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var asked []string
+	try := func(answer error) int {
+		_, err := New(state).Sweep(func(m Mark) error { asked = append(asked, m.Kind+m.Path); return answer })
+		if err != nil {
+			t.Error(err)
+		}
+		return len(entries(t, state))
+	}
+	if n := try(errors.New("busy")); n != 1 {
+		t.Error("a lease went though what it lists is left")
+	}
+	if n := try(nil); n != 0 || !slices.Equal(asked, []string{"cgroup/two", "cgroup/two"}) {
+		t.Errorf("%d leases, asked for %q", n, asked)
+	}
+}
+
+func TestEmptyLeases(t *testing.T) {
+	state := t.TempDir()
+	young, old := filepath.Join(state, NewName()), filepath.Join(state, NewName())
+	for _, f := range []string{young, old} {
+		if err := os.WriteFile(f, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hour := time.Now().Add(-time.Hour)
+	_ = os.Chtimes(old, hour, hour)
+	if _, err := New(state).Sweep(nil); err != nil || present(young) != 1 || present(old) != 0 {
+		t.Errorf("%v: young %d, old %d", err, present(young), present(old))
+	}
+}
+
+func TestStateDirThatOthersWriteIsRefused(t *testing.T) {
+	state, base := t.TempDir(), t.TempDir()
+	if err := os.Chmod(state, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	l := New(state)
+	made, err := l.Mkdir(base)
+	if err != nil || present(made) != 1 || l.Trouble() == nil {
+		t.Errorf("made %q, %v, trouble %v", made, err, l.Trouble())
+	}
+	if len(entries(t, state)) != 0 {
+		t.Error("a lease was written there")
+	}
+	if err := l.Remove(made); err != nil || present(made) != 0 {
+		t.Error(err)
+	}
+}
+
+func FuzzParseLease(f *testing.F) {
+	f.Add([]byte(`{"kind":"dir","path":"/a"}` + "\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, m := range parseLease(b) {
+			if !filepath.IsAbs(m.Path) {
+				t.Errorf("%q", m.Path)
+			}
+		}
+	})
+}

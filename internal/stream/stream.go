@@ -1,0 +1,152 @@
+// Package stream stands between a worker's output and whoever reads it, where
+// something must be known of it: when the last byte came, how many came, or what
+// the first of them were. Where nothing must be known a worker writes to its
+// caller's descriptors itself.
+package stream
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Tap copies what a worker writes, as it comes, unchanged. It holds one buffer,
+// whatever the worker writes and however slowly it is read.
+type Tap struct {
+	// Worker is the end that the worker gets. The caller closes it once the
+	// worker has it.
+	Worker *os.File
+	from   *os.File
+	to     io.Writer
+	bytes  atomic.Int64
+	last   atomic.Int64 // when the last byte came, Unix nanoseconds
+	done   chan struct{}
+	err    error // what ended the copy early; set when done is closed
+}
+
+// bufferSize is what one Tap holds.
+const bufferSize = 64 << 10
+
+// NewTap starts to copy to a writer.
+func NewTap(to io.Writer) (*Tap, error) {
+	from, worker, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	t := &Tap{Worker: worker, from: from, to: to, done: make(chan struct{})}
+	t.last.Store(time.Now().UnixNano())
+	go t.copy()
+	return t, nil
+}
+
+func (t *Tap) copy() {
+	defer close(t.done)
+	// A reader that is gone: the worker's next write fails as it would without
+	// us (EPIPE, SIGPIPE), for ours is the only reading end.
+	defer t.from.Close()
+	buf := make([]byte, bufferSize)
+	for read := t.from.Read; ; {
+		n, err := read(buf)
+		if n > 0 {
+			t.last.Store(time.Now().UnixNano())
+			t.bytes.Add(int64(n))
+			if _, werr := t.to.Write(buf[:n]); werr != nil {
+				t.err = werr
+				return
+			}
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			read = t.readNow // what is in the pipe is the worker's yet
+		default:
+			if !errors.Is(err, io.EOF) {
+				t.err = err
+			}
+			return
+		}
+	}
+}
+
+// readNow reads what is there; io.EOF if nothing is.
+func (t *Tap) readNow(buf []byte) (n int, err error) {
+	conn, err := t.from.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := conn.Control(func(fd uintptr) { n, err = syscall.Read(int(fd), buf) }) // the end is non-blocking
+	switch {
+	case cerr != nil:
+		return 0, cerr
+	case err == syscall.EINTR:
+		return 0, nil
+	case err == syscall.EAGAIN || err == nil && n == 0:
+		return 0, io.EOF
+	case err != nil:
+		return 0, err
+	}
+	return n, nil
+}
+
+// Bytes is how many bytes came so far.
+func (t *Tap) Bytes() int64 { return t.bytes.Load() }
+
+// Last is when the last byte came; before the first, when the tap was made.
+func (t *Tap) Last() time.Time { return time.Unix(0, t.last.Load()) }
+
+// Drain waits until everything that was written has been copied. The worker's
+// tree is gone then, so that is at once but for a slow reader, whom it waits for.
+// A process that still holds the other end keeps it no longer than grace without
+// a byte. It returns why output was lost; a reader that went away is no error.
+func (t *Tap) Drain(grace time.Duration) error {
+	for before := int64(-1); ; before = t.Bytes() {
+		select {
+		case <-t.done:
+			if errors.Is(t.err, syscall.EPIPE) {
+				return nil
+			}
+			return t.err
+		case <-time.After(grace):
+		}
+		if before == t.Bytes() { // none came in all that time
+			_ = t.from.SetReadDeadline(time.Now()) // ends a Read, not a Write
+		}
+	}
+}
+
+// Capture keeps the first Max bytes of what is written to it. The zero value
+// keeps none.
+type Capture struct {
+	Max int
+
+	mu    sync.Mutex
+	kept  []byte
+	total int64
+}
+
+// Write takes everything and never fails.
+func (c *Capture) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.total += int64(len(p))
+	c.kept = append(c.kept, p[:min(len(p), c.Max-len(c.kept))]...)
+	return len(p), nil
+}
+
+// Bytes is what was kept.
+func (c *Capture) Bytes() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]byte(nil), c.kept...)
+}
+
+// Dropped is how many bytes were not kept.
+func (c *Capture) Dropped() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.total - int64(len(c.kept))
+}

@@ -1,0 +1,112 @@
+package stream
+
+import (
+	"bytes"
+	"crypto/rand"
+	"io"
+	"os"
+	"testing"
+	"time"
+)
+
+func tap(t *testing.T, to io.Writer) *Tap {
+	t.Helper()
+	tap, err := NewTap(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tap
+}
+
+// slow is a reader that takes its time.
+type slow struct {
+	bytes.Buffer
+	pause time.Duration
+}
+
+func (s *slow) Write(p []byte) (int, error) {
+	time.Sleep(s.pause)
+	return s.Buffer.Write(p)
+}
+
+func TestEverythingArrives(t *testing.T) {
+	sent := make([]byte, 5<<20)
+	_, _ = rand.Read(sent)
+	to := &slow{pause: 5 * time.Millisecond}
+	tap := tap(t, to)
+	if _, err := tap.Worker.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	_ = tap.Worker.Close()
+	if err := tap.Drain(time.Millisecond); err != nil { // much less than the reader takes
+		t.Fatal(err)
+	}
+	if !bytes.Equal(to.Bytes(), sent) || tap.Bytes() != int64(len(sent)) {
+		t.Errorf("%d of %d bytes arrived, %d counted", to.Len(), len(sent), tap.Bytes())
+	}
+}
+
+// TestHolder: a process that outlives the worker and holds its output keeps the
+// caller no longer than the grace, and loses nothing that was written.
+func TestHolder(t *testing.T) {
+	var to bytes.Buffer
+	tap := tap(t, &to)
+	defer tap.Worker.Close()
+	if _, err := tap.Worker.WriteString("said"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := tap.Drain(50 * time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(began); d > 5*time.Second || to.String() != "said" {
+		t.Errorf("%q after %v", to.String(), d)
+	}
+}
+
+func TestReaderGoesAway(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tap := tap(t, w)
+	_ = r.Close()
+	for i := 0; ; i++ {
+		if _, err := tap.Worker.Write(make([]byte, 1<<16)); err != nil {
+			break // as it would be without the tap
+		}
+		if i > 100 {
+			t.Fatal("the worker writes on to nobody")
+		}
+	}
+	if err := tap.Drain(time.Second); err != nil {
+		t.Errorf("a reader that went away is %v", err)
+	}
+}
+
+func TestLast(t *testing.T) {
+	tap := tap(t, io.Discard)
+	defer tap.Worker.Close()
+	began := tap.Last()
+	time.Sleep(20 * time.Millisecond)
+	_, _ = tap.Worker.WriteString("x")
+	for range 1000 {
+		if tap.Last().Sub(began) >= 20*time.Millisecond {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Error("a byte did not count as activity")
+}
+
+func TestCapture(t *testing.T) {
+	c := &Capture{Max: 10}
+	for range 3 {
+		if n, err := c.Write([]byte("1234567")); n != 7 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if string(c.Bytes()) != "1234567123" || c.Dropped() != 11 {
+		t.Errorf("%q, %d dropped", c.Bytes(), c.Dropped())
+	}
+}
