@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"sandboxd/dialect"
 	"sandboxd/policy"
@@ -53,6 +54,12 @@ type Command struct {
 	// OwnTree tells that this process has no other worker, so that every
 	// orphan that reaches it belongs to this one and may be ended with it.
 	OwnTree bool
+	// Files are further descriptors of the worker: the number that each has
+	// there, from 3 on.
+	Files map[int]*os.File
+	// NewSession makes the worker the leader of a session of its own, with its
+	// standard input as the controlling terminal.
+	NewSession bool
 }
 
 // Worker is a launched process tree.
@@ -61,6 +68,10 @@ type Worker interface {
 	PID() int
 	// Signal sends a signal to the root process.
 	Signal(os.Signal) error
+	// Stop asks the whole tree to end, kills it when grace is over, and returns
+	// at once. It reports whether the root process was alive: if not, its end is
+	// its own. grace 0 kills at once.
+	Stop(grace time.Duration) bool
 	// Wait blocks until the worker has ended and its tree is gone, and tells
 	// the truth about it. It may be called once.
 	Wait() Result
@@ -77,6 +88,8 @@ type Result struct {
 	Survivors []int
 	// Warnings are sentences about what went wrong beside the outcome.
 	Warnings []string
+	// Usage is what the tree used, as far as it is known.
+	Usage *Usage
 }
 
 // Capability is what a probe found.

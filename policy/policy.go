@@ -55,6 +55,8 @@ type Spec struct {
 	AllowGap EffectSet
 	// Weakened lists what the caller loosened.
 	Weakened []Weakening
+	// Limits bound what the worker uses.
+	Limits Limits
 }
 
 // TempVar is a variable that names a directory in the private temp.
@@ -95,6 +97,9 @@ func New(s Spec) (Policy, error) {
 	}
 	if both := s.Require & s.AllowGap; both != 0 {
 		return Policy{}, fmt.Errorf("%s is both required and allowed to be missing", both)
+	}
+	if err := s.Limits.validate(); err != nil {
+		return Policy{}, err
 	}
 	for _, v := range s.TempEnv {
 		if v.Name == "" || strings.ContainsAny(v.Name, "=\x00") || !validSub(v.Sub) {
@@ -151,6 +156,9 @@ func (p Policy) Cwd() string { return p.s.Cwd }
 // Grants returns a copy of the grants.
 func (p Policy) Grants() []Grant { return slices.Clone(p.s.Grants) }
 
+// Limits bound what the worker uses.
+func (p Policy) Limits() Limits { return p.s.Limits }
+
 // Env returns a copy of the worker's environment.
 func (p Policy) Env() []string { return slices.Clone(p.s.Env) }
 
@@ -193,9 +201,9 @@ func (p Policy) DenyInsideGrant() (deny string, by Grant, found bool) {
 // Requested is the set of effects that the policy asks a backend to govern.
 func (p Policy) Requested() EffectSet {
 	if p.s.Mode == FullAccess {
-		return SetOf(TreeKill)
+		return SetOf(TreeKill) | p.s.Limits.effects()
 	}
-	all := SetOf(Effects()...).Minus(SetOf(LimitsMemory, LimitsPids, LimitsCPU, LimitsTime))
+	all := SetOf(Effects()...).Minus(SetOf(LimitsMemory, LimitsPids, LimitsCPU, LimitsTime)) | p.s.Limits.effects()
 	if p.s.Net == NetHost {
 		all = all.Minus(networkEffects())
 	}

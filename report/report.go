@@ -58,11 +58,14 @@ type Report struct {
 	EnvNames  []policy.Raw       `json:"env_names,omitempty"`
 	Weakened  []policy.Weakening `json:"weakened,omitempty"`
 	AllowGaps []policy.Effect    `json:"allow_gaps,omitempty"`
+	Limits    *Limits            `json:"limits,omitempty"`
 	Warnings  []string           `json:"warnings,omitempty"`
 
 	Outcome backend.Outcome `json:"outcome"`
 	// ExitStatus is what sbx exits with.
 	ExitStatus int `json:"exit_status"`
+	// Usage is what the worker's tree used; absent when nothing ran.
+	Usage *backend.Usage `json:"usage,omitempty"`
 	// Survivors are processes of the tree that could not be ended.
 	Survivors []int `json:"survivors,omitempty"`
 
@@ -94,6 +97,29 @@ type Policy struct {
 	RequireFull bool               `json:"require_full,omitempty"`
 	AllowGaps   []policy.Effect    `json:"allow_gaps,omitempty"`
 	Weakened    []policy.Weakening `json:"weakened,omitempty"`
+	Limits      *Limits            `json:"limits,omitempty"`
+}
+
+// Limits are a policy's limits as JSON; what is not limited is absent.
+type Limits struct {
+	Time     float64 `json:"time_seconds,omitempty"`
+	Idle     float64 `json:"idle_seconds,omitempty"`
+	Memory   int64   `json:"memory_bytes,omitempty"`
+	Pids     int     `json:"pids,omitempty"`
+	CPUs     float64 `json:"cpus,omitempty"`
+	FileSize int64   `json:"file_size_bytes,omitempty"`
+	Files    int     `json:"files,omitempty"`
+	Core     int64   `json:"core_bytes,omitempty"`
+	Temp     int64   `json:"temp_bytes,omitempty"`
+}
+
+// limitsOf is nil if nothing is limited.
+func limitsOf(l policy.Limits) *Limits {
+	v := Limits{l.Time.Seconds(), l.Idle.Seconds(), l.Memory, l.Pids, l.CPUs, l.FileSize, l.Files, l.Core, l.Temp}
+	if v == (Limits{}) {
+		return nil
+	}
+	return &v
 }
 
 // PolicyOf shows a policy.
@@ -102,7 +128,7 @@ func PolicyOf(p policy.Policy) Policy {
 	return Policy{
 		Mode: s.Mode, Net: s.Net, Workspace: policy.Raw(s.Workspace), Cwd: policy.Raw(s.Cwd), Grants: s.Grants,
 		Deny: raws(s.Deny), Protected: raws(s.Protected), EnvNames: envNames(s.Env), TempEnv: s.TempEnv, Create: raws(s.Create),
-		ExecOnly: s.ExecOnly, Require: s.Require.List(), RequireFull: s.RequireFull, AllowGaps: s.AllowGap.List(), Weakened: s.Weakened,
+		ExecOnly: s.ExecOnly, Require: s.Require.List(), RequireFull: s.RequireFull, AllowGaps: s.AllowGap.List(), Weakened: s.Weakened, Limits: limitsOf(s.Limits),
 	}
 }
 
@@ -128,7 +154,7 @@ func (r *Report) DescribePolicy(p policy.Policy) {
 	s := p.Spec()
 	r.Mode, r.Net = s.Mode, s.Net
 	r.Workspace, r.Cwd = policy.Raw(s.Workspace), policy.Raw(s.Cwd)
-	r.Grants, r.Weakened, r.AllowGaps = s.Grants, s.Weakened, s.AllowGap.List()
+	r.Grants, r.Weakened, r.AllowGaps, r.Limits = s.Grants, s.Weakened, s.AllowGap.List(), limitsOf(s.Limits)
 	r.Deny, r.EnvNames = raws(s.Deny), envNames(s.Env) // names only: values may be secrets
 	for _, v := range s.TempEnv {
 		r.EnvNames = append(r.EnvNames, policy.Raw(v.Name))

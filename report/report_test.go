@@ -446,7 +446,8 @@ func (w *walker) fields(at string, typ reflect.Type, schema map[string]any) {
 			w.t.Errorf("%s.%s is in the schema and nowhere else", at, name)
 		}
 	}
-	for _, r := range schema["required"].([]any) {
+	list, _ := schema["required"].([]any) // none is required of an object of options
+	for _, r := range list {
 		required = append(required, r.(string))
 	}
 	slices.Sort(always)

@@ -35,6 +35,7 @@ type fixture struct {
 	ear    *ear
 	victim *victim
 	vars   map[string]string
+	names  *strings.Replacer // {variable} to value
 	// before is what the rows' own directories were like.
 	before map[string]snapshot
 }
@@ -79,6 +80,11 @@ func newFixture(t testing.TB, rows []Row) *fixture {
 			t.Fatalf("making the fixture of %q: %v", r.Name, err)
 		}
 	}
+	var names []string
+	for name, value := range f.vars {
+		names = append(names, "{"+name+"}", value)
+	}
+	f.names = strings.NewReplacer(names...)
 	return f
 }
 
@@ -105,12 +111,9 @@ func (f *fixture) makeFiles(t testing.TB) error {
 			return err
 		}
 	}
-	program, err := os.ReadFile("/usr/bin/true")
-	if err != nil {
-		return err
-	}
-	for _, dir := range []string{"outside", "data"} {
-		if err := os.WriteFile(f.path(dir, "program"), program, 0o755); err != nil {
+	// A host's program would need its loader, or its name: the probe needs neither.
+	for _, path := range []string{f.Probe, f.path("outside", "program"), f.path("data", "program")} {
+		if err := InstallProbe(path); err != nil {
 			return err
 		}
 	}
@@ -126,9 +129,6 @@ func (f *fixture) makeFiles(t testing.TB) error {
 			}
 		}
 	})
-	if err := InstallProbe(f.Probe); err != nil {
-		return err
-	}
 	return f.makeSuid()
 }
 
@@ -312,13 +312,16 @@ func (f *fixture) leak() (restore func()) {
 	return func() { set(unix.FD_CLOEXEC) }
 }
 
-// makeRow makes the row's own two directories, with what its attempt names:
-// making everything for every row takes longer than all attempts.
+// makeRow makes of the row's own two directories what its attempt names or
+// comes to by a link: making everything for every row takes longer than all
+// attempts.
 func (f *fixture) makeRow(r Row) error {
 	mine, there := f.path("ws", r.slug()), f.path("outside", r.slug())
 	names := func(words ...string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(r.Op, w) })
 	}
+	inMine := names("{mine}")
+	inThere := names("{there}", "outside/{token}", "{mine}/link", "{mine}/chain", "{mine}/secretlink", "{mine}/hard")
 	file := func(path, text string) func() error {
 		return func() error { return os.WriteFile(path, []byte(text), 0o644) }
 	}
@@ -330,13 +333,13 @@ func (f *fixture) makeRow(r Row) error {
 		wanted bool
 		make   func() error
 	}{
-		{true, dir(mine)},
-		{true, dir(there)},
+		{inMine, dir(mine)},
+		{inThere, dir(there)},
 		{names("{mine}/dir"), dir(filepath.Join(mine, "dir"))},
 		{names("{there}/dir"), dir(filepath.Join(there, "dir"))},
 		{names("{mine}/file"), file(filepath.Join(mine, "file"), "mine\n")},
-		{names("victim", "{mine}/link", "chain"), file(filepath.Join(there, "victim"), "original\n")},
-		{names("secret"), file(filepath.Join(there, "secret"), f.secret)},
+		{names("victim", "{mine}/link", "{mine}/chain"), file(filepath.Join(there, "victim"), "original\n")},
+		{inThere && names("secret"), file(filepath.Join(there, "secret"), f.secret)},
 		{names("{mine}/link", "chain"), link(filepath.Join(there, "victim"), "link")},
 		{names("chain"), link("link", "chain")},
 		{names("linkdir"), link(there, "linkdir")},
@@ -356,12 +359,7 @@ func (f *fixture) makeRow(r Row) error {
 			return err
 		}
 	}
-	return f.look(r)
-}
-
-// look remembers what a row's directories are like before anything happens.
-func (f *fixture) look(r Row) error {
-	for _, dir := range []string{f.path("ws", r.slug()), f.path("outside", r.slug())} {
+	for _, dir := range []string{mine, there} {
 		s, err := snap(dir)
 		if err != nil {
 			return err
@@ -384,15 +382,11 @@ func (f *fixture) changed(where string, r Row) ([]string, error) {
 // request makes the row's attempt with this fixture's names. Operands are cut
 // first, so that a value may hold spaces.
 func (f *fixture) request(r Row) attempt.Request {
-	names := []string{"{mine}", f.path("ws", r.slug()), "{there}", f.path("outside", r.slug()), "{token}", r.slug()}
-	for name, value := range f.vars {
-		names = append(names, "{"+name+"}", value)
-	}
-	expand := strings.NewReplacer(names...)
+	own := strings.NewReplacer("{mine}", f.path("ws", r.slug()), "{there}", f.path("outside", r.slug()), "{token}", r.slug())
 	words := strings.Fields(r.Op)
 	req := attempt.Request{ID: r.Name, Op: words[0]}
 	for _, w := range words[1:] {
-		req.Args = append(req.Args, policy.Raw(expand.Replace(w)))
+		req.Args = append(req.Args, policy.Raw(f.names.Replace(own.Replace(w))))
 	}
 	return req
 }

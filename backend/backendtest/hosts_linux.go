@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -13,21 +14,31 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sandboxd/backend/backendtest/attempt"
 )
 
 // ear hears what reaches the host's listeners.
 type ear struct {
-	mu    sync.Mutex
-	heard []string
-	close []io.Closer
+	mu        sync.Mutex
+	heard     []string
+	listeners []listener
+	talks     sync.WaitGroup // of connections
 }
 
-func (e *ear) hear(where, text string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.heard = append(e.heard, where+": "+text)
+// listener is one of them. lastWord tells that it has heard all.
+type listener struct {
+	io.Closer
+	addr     net.Addr
+	lastWord chan struct{}
 }
+
+// lastWord is what the suite sends when all attempts have been made.
+const lastWord = "the last word"
+
+// settleTime bounds the wait for what is on its way to hosts.
+const settleTime = 20 * time.Second
 
 // all returns everything that was heard.
 func (e *ear) all() []string {
@@ -42,9 +53,55 @@ func (e *ear) of(token string) []string {
 }
 
 func (e *ear) Close() {
-	for _, c := range e.close {
-		_ = c.Close()
+	for _, l := range e.listeners {
+		_ = l.Close()
 	}
+}
+
+// settle waits until everything that was sent has been heard: each listener
+// hears in the order of sending, and is sent a last word.
+func (e *ear) settle() error {
+	for _, l := range e.listeners {
+		if err := say(l.addr, lastWord); err != nil {
+			return err
+		}
+	}
+	limit := time.After(settleTime)
+	for _, l := range e.listeners {
+		select {
+		case <-l.lastWord:
+		case <-limit:
+			return fmt.Errorf("%s %s hears nothing more", l.addr.Network(), l.addr)
+		}
+	}
+	e.talks.Wait()
+	return nil
+}
+
+func say(to net.Addr, word string) error {
+	c, err := net.Dial(to.Network(), to.String())
+	if err != nil {
+		return err
+	}
+	_, err = c.Write([]byte(word))
+	return errors.Join(err, c.Close())
+}
+
+func (e *ear) add(c io.Closer, addr net.Addr) listener {
+	l := listener{c, addr, make(chan struct{})}
+	e.listeners = append(e.listeners, l)
+	return l
+}
+
+// hears takes in a text, and tells whether it was the last word.
+func (e *ear) hears(where, text string) (last bool) {
+	if text == lastWord {
+		return true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.heard = append(e.heard, where+": "+text)
+	return false
 }
 
 // stream hears each connection, also one that says nothing.
@@ -53,20 +110,22 @@ func (e *ear) stream(network, address string) (net.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.close = append(e.close, l)
+	this := e.add(l, l.Addr())
 	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go func() {
+			e.talks.Go(func() {
 				defer c.Close()
-				_ = c.SetReadDeadline(time.Now().Add(time.Second))
+				_ = c.SetReadDeadline(time.Now().Add(settleTime / 2))
 				buf := make([]byte, 256)
 				n, _ := c.Read(buf)
-				e.hear(network+" "+address, string(buf[:n]))
-			}()
+				if e.hears(network+" "+address, string(buf[:n])) {
+					close(this.lastWord)
+				}
+			})
 		}
 	}()
 	return l.Addr(), nil
@@ -77,7 +136,7 @@ func (e *ear) packet(network, address string) (net.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.close = append(e.close, c)
+	this := e.add(c, c.LocalAddr())
 	go func() {
 		buf := make([]byte, 256)
 		for {
@@ -85,7 +144,9 @@ func (e *ear) packet(network, address string) (net.Addr, error) {
 			if err != nil {
 				return
 			}
-			e.hear(network+" "+address, string(buf[:n]))
+			if e.hears(network+" "+address, string(buf[:n])) {
+				close(this.lastWord)
+			}
 		}
 	}()
 	return c.LocalAddr(), nil
@@ -96,13 +157,16 @@ type victim struct {
 	attempt.Ready
 	cmd   *exec.Cmd
 	stdin io.Closer
-
-	mu      sync.Mutex
-	signals []string
+	got   chan string // signals; closed when it has ended
 }
 
+// lastSignal is what the suite sends when all attempts have been made. Of
+// signals that are pending the lowest is delivered first, and the attempts'
+// (SIGUSR1) is lower.
+const lastSignal = syscall.SIGUSR2
+
 func startVictim(probe, held, dir string, env []string) (*victim, error) {
-	v := &victim{cmd: exec.Command(probe, "-pause", held)}
+	v := &victim{cmd: exec.Command(probe, "-pause", held), got: make(chan string, 256)}
 	v.cmd.Dir, v.cmd.Env = dir, env
 	v.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error
@@ -121,23 +185,40 @@ func startVictim(probe, held, dir string, env []string) (*victim, error) {
 		return nil, errors.Join(fmt.Errorf("starting a host process: %w", err), v.cmd.Process.Kill(), v.cmd.Wait())
 	}
 	go func() {
+		defer close(v.got)
 		for {
 			var got attempt.Received
 			if dec.Decode(&got) != nil {
 				return
 			}
-			v.mu.Lock()
-			v.signals = append(v.signals, got.Signal)
-			v.mu.Unlock()
+			v.got <- got.Signal
 		}
 	}()
 	return v, nil
 }
 
-func (v *victim) received() []string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return slices.Clone(v.signals)
+// settle returns the signals that have reached the process. It must live, and
+// run, to answer.
+func (v *victim) settle() (signals []string, err error) {
+	if err := v.cmd.Process.Signal(lastSignal); err != nil {
+		return nil, fmt.Errorf("the host process: %w", err)
+	}
+	limit := time.After(settleTime)
+	for {
+		select {
+		case s, alive := <-v.got:
+			switch {
+			case !alive:
+				return nil, errors.New("the host process has ended")
+			case s == unix.SignalName(lastSignal):
+				return signals, nil
+			}
+			signals = append(signals, s)
+		case <-limit:
+			stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", v.PID))
+			return nil, fmt.Errorf("the host process does not answer: %s", stat)
+		}
+	}
 }
 
 func (v *victim) Close() {

@@ -16,8 +16,9 @@ import (
 	"sandboxd/policy"
 )
 
-// batchTime bounds one batch of attempts.
-const batchTime = 60 * time.Second
+// batchTime bounds one batch of attempts: some seconds where programs start
+// slowly, and some attempts that block.
+const batchTime = 3 * time.Minute
 
 // starter starts the probe with the given arguments and standard descriptors.
 type starter func(argv []string, stdin, stdout, stderr *os.File) (wait func() error, kill func(), err error)
@@ -170,3 +171,5 @@ func (w *unconfinedWorker) Wait() backend.Result {
 	_ = os.RemoveAll(w.temp)
 	return backend.Result{Outcome: backend.ExitedWith(w.cmd.ProcessState.ExitCode()), Enforcement: w.plan.Enforcement()}
 }
+
+func (w *unconfinedWorker) Stop(time.Duration) bool { return w.cmd.Process.Kill() == nil }

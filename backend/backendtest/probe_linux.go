@@ -31,7 +31,7 @@ var probeSource = sync.OnceValues(func() ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "probe")
-	cmd := exec.Command("go", "build", "-o", path, probePackage)
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, probePackage)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building the probe (or set %s to one): %w\n%s", probeVariable, err, out)

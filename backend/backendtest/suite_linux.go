@@ -21,6 +21,23 @@ type Target struct {
 	// Errno overrides, by row name, the errnos that a denial may have: the
 	// dialect. Alternatives are separated by "|".
 	Errno map[string]string
+	// Control is what [Outside] returned; nil has the suite ask again.
+	Control *Control
+}
+
+// Control is what comes of the attempts outside of any sandbox. The mode and the
+// backend have no part in it, so that one serves many runs.
+type Control struct{ *side }
+
+// Outside makes the attempts outside of any sandbox. It comes before the first
+// launch: a backend may change what can be touched of this process. What it
+// returns serves until the test t ends.
+func Outside(t testing.TB) *Control {
+	t.Helper()
+	if err := os.Setenv(launcherSecret, random()); err != nil {
+		t.Fatal(err)
+	}
+	return &Control{runControl(t, Rows())}
 }
 
 // Verdict is what came of one row.
@@ -41,6 +58,9 @@ func Modes() []policy.Mode { return []policy.Mode{policy.WorkspaceWrite, policy.
 
 // Run runs every row in every mode.
 func Run(t *testing.T, target Target) {
+	if target.Control == nil {
+		target.Control = Outside(t)
+	}
 	for _, mode := range Modes() {
 		t.Run(mode.String(), func(t *testing.T) { RunMode(t, target, mode) })
 	}
@@ -75,12 +95,10 @@ func Evaluate(t testing.TB, target Target, mode policy.Mode) []Verdict {
 	if err := checkRows(rows, target); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Setenv(launcherSecret, random()); err != nil {
-		t.Fatal(err)
+	control := target.Control
+	if control == nil {
+		control = Outside(t)
 	}
-	// The control comes first: a backend may change what can be touched of
-	// this process.
-	control := runControl(t, rows)
 	inside := runInside(t, rows, target, mode)
 	var verdicts []Verdict
 	for _, r := range rows {
@@ -91,11 +109,11 @@ func Evaluate(t testing.TB, target Target, mode policy.Mode) []Verdict {
 			if o := target.Errno[r.Name]; o != "" {
 				v.Row.errnos, v.Row.readOnly = strings.Split(o, "|"), nil
 			}
-			v.Failure, v.Skip = judge(v.Row, mode, control, inside)
+			v.Failure, v.Skip = judge(v.Row, mode, control.side, inside)
 		}
 		verdicts = append(verdicts, v)
 	}
-	return append(verdicts, overall(mode, rows, control, inside)...)
+	return append(verdicts, overall(mode, rows, control.side, inside)...)
 }
 
 // side is one of the two runs: the control or the sandboxed one.
@@ -103,7 +121,7 @@ type side struct {
 	fixture     *fixture
 	results     map[string]attempt.Result
 	enforcement backend.Enforcement
-	// signals is how many signals reached the host process.
+	// signals are those that reached the host process.
 	signals []string
 }
 
@@ -162,10 +180,15 @@ func (f *fixture) run(t testing.TB, who string, rows []Row, start starter) *side
 	if err != nil {
 		t.Fatalf("%s: %v", who, err)
 	}
-	// What was sent is in the listeners' queues by now; they need a moment.
-	time.Sleep(100 * time.Millisecond)
+	if err := f.ear.settle(); err != nil {
+		t.Fatalf("%s: waiting for the listeners: %v", who, err)
+	}
+	signals, err := f.victim.settle()
+	if err != nil {
+		t.Fatalf("%s: waiting for signals: %v", who, err)
+	}
 	t.Logf("%s: %d attempts in %v", who, len(rows), time.Since(began).Round(time.Millisecond))
-	return &side{fixture: f, results: results, signals: f.victim.received()}
+	return &side{fixture: f, results: results, signals: signals}
 }
 
 func checkRows(rows []Row, target Target) error {

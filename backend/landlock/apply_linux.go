@@ -10,11 +10,13 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sandboxd/backend"
 	"sandboxd/internal/launch"
+	"sandboxd/internal/scratch"
 	"sandboxd/internal/seccomp"
 	"sandboxd/internal/supervise"
 	"sandboxd/internal/sys"
@@ -404,6 +406,8 @@ func (w *worker) PID() int { return w.proc.PID() }
 
 func (w *worker) Signal(sig os.Signal) error { return w.proc.Signal(sig) }
 
+func (w *worker) Stop(grace time.Duration) bool { return w.proc.Stop(grace) }
+
 func (w *worker) Wait() backend.Result {
 	outcome, survivors := w.proc.Wait()
 	// 17: nobody is left who could ask; then the private directories go. Only
@@ -414,6 +418,7 @@ func (w *worker) Wait() backend.Result {
 	}
 	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors)}
 	r.Denials, r.DenialsLost = w.denials.list()
+	r.Usage = w.proc.Usage()
 	if w.slot.exposed {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the private temporary directory lay in the granted tree of %q, where other workers reach it", filepath.Dir(w.slot.temp)))
 	}
@@ -551,7 +556,7 @@ func (s *slot) makeTemp(p *Plan) error {
 	base, exposed := tempBase(p.tempBase, p.policy)
 	s.exposed = exposed
 	var err error
-	if s.temp, err = os.MkdirTemp(base, "sbx-"); err != nil {
+	if s.temp, err = scratch.Mine().Mkdir(base); err != nil {
 		return err
 	}
 	if s.tempFile, err = sys.OpenReal(s.temp); err != nil {
@@ -625,7 +630,7 @@ func covered(p policy.Policy, dir string) bool {
 
 func (s *slot) makeShm(u *User) (err error) {
 	for _, base := range []string{"/dev/shm", filepath.Dir(s.temp)} {
-		if s.shm, err = os.MkdirTemp(base, "sbx-"); err == nil {
+		if s.shm, err = scratch.Mine().Mkdir(base); err == nil {
 			return chown(s.shm, u)
 		}
 	}
@@ -695,45 +700,11 @@ func (s *slot) discard() error {
 	}
 	for _, dir := range []string{s.temp, s.shm} {
 		if dir != "" {
-			errs = append(errs, removeTree(dir))
+			errs = append(errs, scratch.Mine().Remove(dir))
 		}
 	}
 	s.temp, s.shm = "", ""
 	return errors.Join(errs...)
-}
-
-// removeTree removes what a worker may have made hard to remove: directories
-// without permissions are opened up by handle, never by following a link.
-func removeTree(dir string) error {
-	err := os.RemoveAll(dir)
-	if err == nil {
-		return nil
-	}
-	root, rerr := os.OpenRoot(dir)
-	if rerr != nil {
-		_ = os.Chmod(dir, 0o700)
-		if root, rerr = os.OpenRoot(dir); rerr != nil {
-			return err
-		}
-	}
-	openUp(root, ".")
-	_ = root.Close()
-	return os.RemoveAll(dir)
-}
-
-func openUp(root *os.Root, dir string) {
-	_ = root.Chmod(dir, 0o700)
-	f, err := root.Open(dir)
-	if err != nil {
-		return
-	}
-	entries, _ := f.ReadDir(-1)
-	_ = f.Close()
-	for _, e := range entries {
-		if e.IsDir() {
-			openUp(root, filepath.Join(dir, e.Name()))
-		}
-	}
 }
 
 // denialLog keeps what the supervisor refused: deduplicated and bounded, for a

@@ -25,15 +25,6 @@ const unconfinedVariable = "SBX_TEST_UNCONFINED"
 
 var mutationFlag = flag.Bool("mutation", false, "run TestMutation")
 
-// dialectOf lists the rows whose errno is not the one that most backends give.
-func dialectOf() map[string]string {
-	return map[string]string{
-		// The supervisor follows no magic link of /proc: what it means depends
-		// on whose /proc it is.
-		"host stream socket by /proc/self/root": "ELOOP",
-	}
-}
-
 func usable(t *testing.T) *Backend {
 	t.Helper()
 	b := New(Options{})
@@ -44,7 +35,8 @@ func usable(t *testing.T) *Backend {
 }
 
 func TestConformance(t *testing.T) {
-	var b backend.Backend = usable(t)
+	here := usable(t)
+	var b backend.Backend = here
 	if name := os.Getenv(unconfinedVariable); name != "" {
 		m, ok := mutations()[name]
 		if !ok {
@@ -53,7 +45,8 @@ func TestConformance(t *testing.T) {
 		t.Logf("mutation %s: %s; this test must fail", name, m.what)
 		b = m.of(b)
 	}
-	backendtest.Run(t, backendtest.Target{Backend: b, Errno: dialectOf()})
+	errnos, skip := dialectOf(here.Facts())
+	backendtest.Run(t, backendtest.Target{Backend: b, Errno: errnos, Skip: skip})
 }
 
 // TestConformanceOfOlderKernels plans as for hosts that can do less. What the
@@ -61,6 +54,7 @@ func TestConformance(t *testing.T) {
 // kernel, so that only what the plan asks for is tested, not the older kernel.
 func TestConformanceOfOlderKernels(t *testing.T) {
 	now := usable(t).Facts()
+	control := backendtest.Outside(t)
 	for _, host := range []struct {
 		abi    int
 		notify bool
@@ -71,17 +65,18 @@ func TestConformanceOfOlderKernels(t *testing.T) {
 		t.Run(fmt.Sprintf("abi %d, notify %t", host.abi, host.notify), func(t *testing.T) {
 			older := now
 			older.ABI, older.Notify = host.abi, host.notify
-			errnos, skip := dialectOfOlder(host.abi, host.notify)
-			target := backendtest.Target{Backend: New(Options{Facts: &older}), Errno: errnos, Skip: skip}
+			errnos, skip := dialectOf(older)
+			target := backendtest.Target{Backend: New(Options{Facts: &older}), Errno: errnos, Skip: skip, Control: control}
 			backendtest.RunMode(t, target, policy.WorkspaceWrite)
 		})
 	}
 }
 
-// dialectOfOlder is how hosts that can do less differ: in the errno, and in
-// what does not work inside.
-func dialectOfOlder(abi int, notify bool) (errnos, skip map[string]string) {
-	errnos, skip = dialectOf(), map[string]string{}
+// dialectOf lists the rows whose errno is not the one that most backends give,
+// and what does not work inside on hosts that can do less.
+func dialectOf(host Facts) (errnos, skip map[string]string) {
+	abi, notify := host.ABI, host.Notify
+	errnos, skip = map[string]string{}, map[string]string{}
 	each := func(to map[string]string, value string, rows ...string) {
 		for _, r := range rows {
 			to[r] = value
@@ -102,14 +97,20 @@ func dialectOfOlder(abi int, notify bool) (errnos, skip map[string]string) {
 	if abi < 5 {
 		each(skip, "before ABI 5 ioctl on devices is a named gap", "ioctl on a device that may only be read")
 	}
-	if !notify {
-		delete(errnos, "host stream socket by /proc/self/root")
+	if abi < 9 && notify {
+		// The supervisor follows no magic link of /proc: what it means depends
+		// on whose /proc it is.
+		each(errnos, "ELOOP", "host stream socket by /proc/self/root")
+	}
+	if abi < 9 && !notify {
 		each(errnos, "EACCES", "abstract stream socket", "abstract seqpacket socket", "abstract datagram socket",
 			"abstract datagram socket by sendto", "abstract datagram socket by sendmsg", "abstract datagram socket by sendmmsg")
 		each(skip, "without a listener connect and datagram sockets are closed", "own stream socket", "own seqpacket socket",
 			"own relative socket", "own datagram socket by sendto", "own datagram socket by sendmsg", "own datagram socket by sendmmsg",
 			"own abstract stream socket", "own abstract datagram socket", "host stream socket with a long address",
 			"socket that does not exist", "socket that is a file", "socket in no directory", "socket below a file")
+	}
+	if !notify {
 		each(skip, "without a listener nobody gives a private /dev/shm", "own shared memory segment", "own semaphore")
 	}
 	return errnos, skip
@@ -254,10 +255,12 @@ func TestMutation(t *testing.T) {
 		t.Skip("takes a while: run with -mutation")
 	}
 	b := usable(t)
+	errnos, skip := dialectOf(b.Facts())
+	control := backendtest.Outside(t)
 	for _, name := range slices.Sorted(maps.Keys(mutations())) {
 		m := mutations()[name]
 		t.Run(name, func(t *testing.T) {
-			target := backendtest.Target{Backend: m.of(b), Errno: dialectOf()}
+			target := backendtest.Target{Backend: m.of(b), Errno: errnos, Skip: skip, Control: control}
 			m.check(t, b, backendtest.Evaluate(t, target, policy.WorkspaceWrite))
 		})
 	}

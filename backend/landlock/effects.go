@@ -65,6 +65,9 @@ func (p *Plan) states() map[policy.Effect]backend.State {
 		policy.TTYInject:       partial(gapTerminals, "seccomp"),
 		policy.TreeKill:        partial(gapTree, "subreaper"),
 	}
+	if limits := p.policy.Limits(); limits.Time > 0 || limits.Idle > 0 {
+		states[policy.LimitsTime] = enforced("timer")
+	}
 	requested := p.policy.Requested()
 	for _, e := range policy.Effects() {
 		if _, ok := states[e]; !ok || !requested.Has(e) {

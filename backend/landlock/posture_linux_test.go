@@ -464,10 +464,12 @@ func TestPostureOfPlainChild(t *testing.T) {
 
 // TestPostureNotices alters one property at a time and wants to see it.
 func TestPostureNotices(t *testing.T) {
-	shell := func(line string) func(*exec.Cmd) {
+	s := newStage(t)
+	// The probe, as a shell would change more than it is told to.
+	become := func(what string) func(*exec.Cmd) {
 		return func(c *exec.Cmd) {
-			c.Args = []string{"sh", "-c", line + `; exec "$0"`, c.Path}
-			c.Path = "/bin/sh"
+			c.Args = []string{s.Probe, "-become", what, c.Path}
+			c.Path = s.Probe
 		}
 	}
 	attr := func(a syscall.SysProcAttr) func(*exec.Cmd) { return func(c *exec.Cmd) { c.SysProcAttr = &a } }
@@ -476,6 +478,10 @@ func TestPostureNotices(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
+	plain := s.plain(t, nil, nil)
+	if d := plain.diff(s.plain(t, nil, nil)); len(d) != 0 {
+		t.Fatalf("two plain children differ: %v", d)
+	}
 	for _, row := range []struct {
 		want   string
 		change func(*exec.Cmd)
@@ -486,12 +492,9 @@ func TestPostureNotices(t *testing.T) {
 		{want: "descriptor 2", change: func(c *exec.Cmd) { c.Stderr = null }},
 		{want: "environment", change: func(c *exec.Cmd) { c.Env = append(c.Env, "B=2") }},
 		{want: "cwd", change: func(c *exec.Cmd) { c.Dir = "/" }},
-		{want: "status Umask", change: shell("umask 0057")},
-		{want: "status SigIgn", change: shell("trap '' HUP")},
-		{want: "status SigBlk", change: func(c *exec.Cmd) {
-			c.Args = []string{"env", "--block-signal=WINCH", c.Path}
-			c.Path = "/usr/bin/env"
-		}},
+		{want: "status Umask", change: become("umask=0057")},
+		{want: "status SigIgn", change: become(fmt.Sprintf("ignore=%d", unix.SIGUSR2))},
+		{want: "status SigBlk", change: become(fmt.Sprintf("block=%d", unix.SIGWINCH))},
 		{want: "limit Max open files", after: func(pid int) error {
 			return unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 77, Max: 78}, nil)
 		}},
@@ -508,11 +511,6 @@ func TestPostureNotices(t *testing.T) {
 		}},
 	} {
 		t.Run(row.want, func(t *testing.T) {
-			s := newStage(t)
-			plain := s.plain(t, nil, nil)
-			if d := plain.diff(s.plain(t, nil, nil)); len(d) != 0 {
-				t.Fatalf("two plain children differ: %v", d)
-			}
 			if d := plain.diff(s.plain(t, row.change, row.after)); d[row.want] == "" {
 				t.Errorf("the altered %s is not seen, only %v", row.want, d)
 			}

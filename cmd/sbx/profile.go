@@ -196,7 +196,7 @@ func profileDiff(stdout, stderr io.Writer) *cobra.Command {
 
 // resolveTelling resolves and prints the warnings.
 func (f *policyFlags) resolveTelling(stderr io.Writer) (policy.Policy, error) {
-	p, notices, err := f.resolve()
+	p, notices, err := f.resolve(policy.Limits{})
 	for _, n := range notices {
 		if n.Level == profiles.Warning {
 			complain(stderr, "warning: "+n.Text, "")

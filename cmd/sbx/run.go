@@ -150,7 +150,7 @@ func homeDir() string {
 }
 
 // resolve makes the policy of the flags, and the notices that come with it.
-func (f *policyFlags) resolve() (policy.Policy, []profiles.Notice, error) {
+func (f *policyFlags) resolve(limits policy.Limits) (policy.Policy, []profiles.Notice, error) {
 	req, err := f.request()
 	if err != nil {
 		return policy.Policy{}, nil, err
@@ -159,6 +159,7 @@ func (f *policyFlags) resolve() (policy.Policy, []profiles.Notice, error) {
 	if err != nil {
 		return policy.Policy{}, notices, asRefusal(err)
 	}
+	spec.Limits = limits
 	p, err := policy.New(spec)
 	if err != nil {
 		return policy.Policy{}, notices, refuse("see `sbx run --help`", "%v", err)
@@ -174,6 +175,7 @@ type runFlags struct {
 	json, dryRun, quiet  bool
 	verbose              bool
 	told                 int
+	limits               limitFlags
 	outStream, errStream io.Writer
 }
 
@@ -211,6 +213,7 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
 	}
 	f.register(c)
 	fs := c.Flags()
+	f.limits.register(fs)
 	fs.SetInterspersed(false) // what follows the command is the command's
 	fs.StringVar(&f.backend, "backend", "auto", "backend: auto or one of "+strings.Join(backendNames(), ", "))
 	fs.StringVar(&f.report, "report", "", "write the report as JSON to `FILE` or to descriptor fd:N")
@@ -253,7 +256,7 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 		caught = catchSignals()
 		prewarm(backends)
 	}
-	p, notices, err := f.resolve()
+	p, notices, err := f.resolve(f.limits.limits())
 	if err != nil {
 		return err // one line and one hint: what else is odd can wait
 	}
@@ -291,7 +294,12 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 		signals.beforeWorker()
 		return err
 	}
-	opts.Started = signals.forwardTo
+	sweep := &sweeping{}
+	defer sweep.wait()
+	opts.Started = func(w backend.Worker) func() {
+		sweep.start()
+		return signals.forwardTo(w, opts.Policy.Limits().Grace)
+	}
 	hideFromWorker()
 	r, failure := run.Execute(opts)
 	if failure != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"os/signal"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,11 +58,21 @@ func (s *signals) beforeWorker() {
 //
 // The signals stay caught after stop: between the worker's end and its own a
 // Ctrl-C must not end sbx before it has cleaned up and written its report.
-func (s *signals) forwardTo(w backend.Worker) (stop func()) {
+//
+// SIGTERM asks the whole tree to end, and the command is killed when its grace is
+// over: whoever sends it wants an end. The others are the command's to judge.
+func (s *signals) forwardTo(w backend.Worker, grace time.Duration) (stop func()) {
 	done := make(chan struct{})
+	pass := func(sig os.Signal) {
+		if sig == unix.SIGTERM {
+			w.Stop(max(grace, time.Nanosecond)) // it is asked, always
+			return
+		}
+		_ = w.Signal(sig)
+	}
 	go func() {
 		for _, sig := range s.early {
-			_ = w.Signal(sig)
+			pass(sig)
 		}
 		for {
 			select {
@@ -69,7 +80,7 @@ func (s *signals) forwardTo(w backend.Worker) (stop func()) {
 				if (sig == unix.SIGINT || sig == unix.SIGQUIT) && inForeground() {
 					continue
 				}
-				_ = w.Signal(sig)
+				pass(sig)
 			case <-done:
 				return
 			}

@@ -45,6 +45,7 @@ type Process struct {
 	reaped   bool
 	killer   *time.Timer // of Stop
 	killed   atomic.Bool
+	used     usage
 }
 
 // Thread is an OS thread that serves one launch: it is confined, then forks
@@ -245,7 +246,10 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	status, err := p.waitEnd(idType, id)
 	p.mu.Lock()
 	if err == nil {
-		_, err = sys.WaitExit(idType, id, true)
+		var reaped sys.ExitInfo
+		if reaped, err = sys.WaitExit(idType, id, true); err == nil {
+			p.used.add(&reaped.Usage)
+		}
 	}
 	p.reaped = true
 	if p.killer != nil {
@@ -260,6 +264,7 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	var survivors []int
 	if p.tree != nil {
 		survivors = p.tree.end()
+		p.used.addAll(p.tree.used)
 	}
 	if err != nil {
 		return backend.Outcome{Kind: backend.SetupFailed, Step: "wait", Reason: err.Error()}, survivors

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"syscall"
+	"time"
 
 	"sandboxd/backend"
 )
@@ -53,6 +54,19 @@ func (p *Process) Signal(sig os.Signal) error {
 	}
 	return nil
 }
+
+// Stop asks the child to end, and kills it after grace.
+func (p *Process) Stop(grace time.Duration) bool {
+	if grace <= 0 {
+		return p.p.Kill() == nil
+	}
+	alive := p.p.Signal(syscall.SIGTERM) == nil
+	time.AfterFunc(grace, func() { _ = p.p.Kill() })
+	return alive
+}
+
+// Usage is not known here.
+func (p *Process) Usage() *backend.Usage { return nil }
 
 // Wait blocks until the child has ended.
 func (p *Process) Wait() (backend.Outcome, []int) {

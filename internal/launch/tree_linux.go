@@ -25,6 +25,7 @@ type tree struct {
 	root    int
 
 	mu    sync.Mutex // held while orphans are reaped
+	used  usage      // of the orphans
 	timer *time.Timer
 	ended bool
 }
@@ -61,7 +62,7 @@ func (t *tree) reapOrphans() {
 	}
 	for _, pid := range children() {
 		if pid != t.root && !t.foreign[pid] {
-			reap(pid)
+			t.reap(pid)
 		}
 	}
 	t.timer.Reset(reapEvery)
@@ -84,7 +85,7 @@ func (t *tree) end() []int {
 		for _, pid := range left {
 			// Not yet reaped children keep their pid, so it cannot be another's.
 			_ = unix.Kill(pid, unix.SIGKILL)
-			reap(pid)
+			t.reap(pid)
 		}
 		time.Sleep(pause)
 	}
@@ -128,12 +129,18 @@ func filtersOf(pid string) int {
 }
 
 // reap collects a child if it has ended.
-func reap(pid int) {
+func (t *tree) reap(pid int) {
 	for {
 		var ws unix.WaitStatus
-		if _, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil); err != unix.EINTR {
-			return
+		var ru unix.Rusage
+		got, err := unix.Wait4(pid, &ws, unix.WNOHANG, &ru)
+		if err == unix.EINTR {
+			continue
 		}
+		if err == nil && got == pid {
+			t.used.add(&ru)
+		}
+		return
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/internal/launch"
+	"sandboxd/internal/scratch"
+	"sandboxd/internal/stream"
 	"sandboxd/policy"
 	"sandboxd/report"
 )
@@ -81,14 +83,15 @@ func execute(o Options, r *report.Report) error {
 	r.Executable = policy.Raw(path)
 	cmd := backend.Command{Path: path, Argv: o.Argv, Dir: dir, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, OwnTree: o.OwnTree}
 	var w backend.Worker
+	var taps []*stream.Tap
 	if o.Policy.Mode() == policy.FullAccess {
-		if err := o.beforeStart(&cmd, backend.Unconfined(backend.State{})); err != nil {
+		if err := o.beforeStart(&cmd, backend.Unconfined(backend.State{}), &taps); err != nil {
 			return err
 		}
 		w, err = startDirect(o.Policy, cmd)
 	} else {
 		var prepared backend.Prepared
-		w, prepared, err = startConfined(o, r, cmd)
+		w, prepared, err = startConfined(o, r, cmd, &taps)
 		if prepared != nil {
 			defer func() {
 				if err := prepared.Close(); err != nil {
@@ -97,9 +100,13 @@ func execute(o Options, r *report.Report) error {
 			}()
 		}
 	}
+	for _, t := range taps {
+		_ = t.Worker.Close() // the worker has its own
+	}
 	if err != nil {
 		return err
 	}
+	w = watch(w, o.Policy.Limits(), taps)
 	r.Ran = true
 	if o.Started != nil {
 		defer o.Started(w)()
@@ -107,16 +114,19 @@ func execute(o Options, r *report.Report) error {
 	res := w.Wait()
 	r.Outcome, r.Survivors = res.Outcome, res.Survivors
 	r.Level, r.Effects = res.Enforcement.Level(o.Policy), res.Enforcement.Map()
-	r.Denials, r.DenialsLost = res.Denials, res.DenialsLost
+	r.Denials, r.DenialsLost, r.Usage = res.Denials, res.DenialsLost, res.Usage
 	r.Warnings = append(r.Warnings, res.Warnings...)
 	return nil
 }
 
-func (o Options) beforeStart(cmd *backend.Command, e backend.Enforcement) error {
-	if o.BeforeStart == nil {
-		return nil
+func (o Options) beforeStart(cmd *backend.Command, e backend.Enforcement, taps *[]*stream.Tap) (err error) {
+	if o.BeforeStart != nil {
+		if err := o.BeforeStart(cmd, e); err != nil {
+			return err
+		}
 	}
-	return o.BeforeStart(cmd, e)
+	*taps, err = tapOutputs(cmd, o.Policy.Limits())
+	return err
 }
 
 // replanner is a backend that knows a plan which avoids a set-up failure and
@@ -126,7 +136,7 @@ type replanner interface {
 	Replan(error) (backend.Backend, bool)
 }
 
-func startConfined(o Options, r *report.Report, cmd backend.Command) (backend.Worker, backend.Prepared, error) {
+func startConfined(o Options, r *report.Report, cmd backend.Command, taps *[]*stream.Tap) (backend.Worker, backend.Prepared, error) {
 	candidates := o.Backends
 	for attempt := range 2 {
 		choice, err := backend.Select(o.Policy, candidates)
@@ -134,7 +144,7 @@ func startConfined(o Options, r *report.Report, cmd backend.Command) (backend.Wo
 			return nil, nil, err
 		}
 		if attempt == 0 {
-			if err := o.beforeStart(&cmd, choice.Plan.Enforcement()); err != nil {
+			if err := o.beforeStart(&cmd, choice.Plan.Enforcement(), taps); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -180,10 +190,11 @@ type direct struct {
 	proc    *launch.Process
 	temp    string
 	ownTree bool
+	limits  policy.Limits
 }
 
 func startDirect(p policy.Policy, cmd backend.Command) (backend.Worker, error) {
-	temp, err := os.MkdirTemp("", "sbx-")
+	temp, err := scratch.Mine().Mkdir(os.TempDir())
 	if err != nil {
 		return nil, &backend.SetupError{Step: "temp", Err: err}
 	}
@@ -191,7 +202,7 @@ func startDirect(p policy.Policy, cmd backend.Command) (backend.Worker, error) {
 	for _, v := range p.Spec().TempEnv {
 		dir := filepath.Join(temp, v.Sub)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, errors.Join(&backend.SetupError{Step: "temp", Err: err}, os.RemoveAll(temp))
+			return nil, errors.Join(&backend.SetupError{Step: "temp", Err: err}, scratch.Mine().Remove(temp))
 		}
 		env = append(env, v.Name+"="+dir)
 	}
@@ -200,13 +211,15 @@ func startDirect(p policy.Policy, cmd backend.Command) (backend.Worker, error) {
 		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, OwnTree: cmd.OwnTree,
 	})
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(temp))
+		return nil, errors.Join(err, scratch.Mine().Remove(temp))
 	}
-	return &direct{proc, temp, cmd.OwnTree}, nil
+	return &direct{proc, temp, cmd.OwnTree, p.Limits()}, nil
 }
 
 func (d *direct) PID() int                   { return d.proc.PID() }
 func (d *direct) Signal(sig os.Signal) error { return d.proc.Signal(sig) }
+
+func (d *direct) Stop(grace time.Duration) bool { return d.proc.Stop(grace) }
 
 func (d *direct) Wait() backend.Result {
 	outcome, survivors := d.proc.Wait()
@@ -214,8 +227,12 @@ func (d *direct) Wait() backend.Result {
 	if d.ownTree && len(survivors) == 0 {
 		tree = backend.State{Status: backend.Partial, By: []string{"subreaper"}, Gaps: []string{"a tree that forks faster than it can be swept may survive; survivors are reported"}}
 	}
-	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: backend.Unconfined(tree)}
-	if err := os.RemoveAll(d.temp); err != nil {
+	e := backend.Unconfined(tree)
+	if d.limits.Time > 0 || d.limits.Idle > 0 {
+		e = e.With(policy.LimitsTime, backend.State{Status: backend.Enforced, By: []string{"timer"}})
+	}
+	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: e, Usage: d.proc.Usage()}
+	if err := scratch.Mine().Remove(d.temp); err != nil {
 		r.Warnings = append(r.Warnings, err.Error())
 	}
 	return r

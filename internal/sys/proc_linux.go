@@ -88,6 +88,9 @@ func SetUndumpable() error {
 type ExitInfo struct {
 	Code   int32 // CLD_EXITED, CLD_KILLED or CLD_DUMPED; CLD_TRAPPED or CLD_STOPPED if it is traced
 	Status int32 // exit status or signal
+	// Usage is the child's, with what it waited for: getrusage(2). It is set
+	// where the child was reaped.
+	Usage unix.Rusage
 }
 
 // Ended tells whether the child has ended, rather than stopped for a tracer.
@@ -123,11 +126,13 @@ func WaitExit(idType, id int, reap bool) (ExitInfo, error) {
 	if !reap {
 		flags |= unix.WNOWAIT
 	}
+	// The raw call has a fifth argument, which waitid(2) of libc leaves out.
+	var usage unix.Rusage
 	for {
-		_, _, errno := unix.Syscall6(unix.SYS_WAITID, uintptr(idType), uintptr(id), uintptr(unsafe.Pointer(&info)), flags, 0, 0)
+		_, _, errno := unix.Syscall6(unix.SYS_WAITID, uintptr(idType), uintptr(id), uintptr(unsafe.Pointer(&info)), flags, uintptr(unsafe.Pointer(&usage)), 0)
 		switch errno {
 		case 0:
-			return ExitInfo{info.code, info.status}, nil
+			return ExitInfo{info.code, info.status, usage}, nil
 		case unix.EINTR:
 		default:
 			return ExitInfo{}, fmt.Errorf("waiting for the worker: %w", errno)

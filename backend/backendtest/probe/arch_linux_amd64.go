@@ -13,17 +13,17 @@ const x32 = 0x4000_0000 // __X32_SYSCALL_BIT
 
 func init() {
 	register(map[string]op{
-		"creat":         {1, creat},
-		"old-open":      {1, oldOpen},
-		"old-link":      {2, plain2(linkAsLibc)},
-		"old-unlink":    {1, plain(unlinkAsLibc)},
-		"old-rename":    {2, plain2(oldRename)},
-		"modify-ldt":    {0, modifyLDT},
-		"x32-socket":    {0, raw(x32|unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0)},
-		"x32-getpid":    {0, raw(x32|unix.SYS_GETPID, 0)},
-		"int80-getpid":  {0, i386(20, 0, 0, 0)},
-		"int80-socket":  {0, i386(359, unix.AF_INET, unix.SOCK_STREAM, 0)},
-		"int80-unshare": {0, i386(310, unix.CLONE_FS, 0, 0)},
+		"creat":         {1, creat, shared},
+		"old-open":      {1, oldOpen, shared},
+		"old-link":      {2, plain2(linkAsLibc), shared},
+		"old-unlink":    {1, plain(unlinkAsLibc), shared},
+		"old-rename":    {2, plain2(oldRename), shared},
+		"modify-ldt":    {0, modifyLDT, shared},
+		"x32-socket":    {0, raw(x32|unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0), alone},
+		"x32-getpid":    {0, raw(x32|unix.SYS_GETPID, 0), alone},
+		"int80-getpid":  {0, i386(20, 0, 0, 0), alone},
+		"int80-socket":  {0, i386(359, unix.AF_INET, unix.SOCK_STREAM, 0), alone},
+		"int80-unshare": {0, i386(310, unix.CLONE_FS, 0, 0), alone},
 	})
 }
 

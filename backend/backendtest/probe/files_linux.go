@@ -16,64 +16,64 @@ const mark = "written by the probe\n"
 func init() {
 	register(map[string]op{
 		// Opening for writing, in every form.
-		"create":            {1, opener(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, true)},
-		"append":            {1, opener(unix.O_WRONLY|unix.O_APPEND, true)},
-		"overwrite":         {1, opener(unix.O_WRONLY, true)},
-		"read-write":        {1, opener(unix.O_RDWR, true)},
-		"open-truncate":     {1, opener(unix.O_WRONLY|unix.O_TRUNC, false)},
-		"readonly-truncate": {1, opener(unix.O_RDONLY|unix.O_TRUNC, false)},
-		"openable-write":    {1, opener(unix.O_WRONLY, false)},
-		"open-rdwr":         {1, opener(unix.O_RDWR|unix.O_NOCTTY, false)},
-		"openat2-create":    {1, openat2(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, true)},
-		"openat2-write":     {1, openat2(unix.O_WRONLY, true)},
-		"openat2-truncate":  {1, openat2(unix.O_RDONLY|unix.O_TRUNC, false)},
-		"truncate":          {1, plain(func(p string) error { return unix.Truncate(p, 0) })},
-		"dirfd-overwrite":   {2, dirfdOverwrite},
-		"reopen-overwrite":  {2, reopenOverwrite},
-		"tmpfile-link":      {2, tmpfileLink},
-		"copy-range":        {2, copyRange},
-		"sendfile":          {2, sendfile},
-		"fallocate":         {1, fallocate},
-		"splice":            {1, spliceInto},
+		"create":            {1, opener(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, true), shared},
+		"append":            {1, opener(unix.O_WRONLY|unix.O_APPEND, true), shared},
+		"overwrite":         {1, opener(unix.O_WRONLY, true), shared},
+		"read-write":        {1, opener(unix.O_RDWR, true), shared},
+		"open-truncate":     {1, opener(unix.O_WRONLY|unix.O_TRUNC, false), shared},
+		"readonly-truncate": {1, opener(unix.O_RDONLY|unix.O_TRUNC, false), shared},
+		"openable-write":    {1, opener(unix.O_WRONLY, false), shared},
+		"open-rdwr":         {1, opener(unix.O_RDWR|unix.O_NOCTTY, false), shared},
+		"openat2-create":    {1, openat2(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, true), shared},
+		"openat2-write":     {1, openat2(unix.O_WRONLY, true), shared},
+		"openat2-truncate":  {1, openat2(unix.O_RDONLY|unix.O_TRUNC, false), shared},
+		"truncate":          {1, plain(func(p string) error { return unix.Truncate(p, 0) }), shared},
+		"dirfd-overwrite":   {2, dirfdOverwrite, shared},
+		"reopen-overwrite":  {2, reopenOverwrite, shared},
+		"tmpfile-link":      {2, tmpfileLink, shared},
+		"copy-range":        {2, copyRange, shared},
+		"sendfile":          {2, sendfile, shared},
+		"fallocate":         {1, fallocate, shared},
+		"splice":            {1, spliceInto, shared},
 
 		// Names.
-		"unlink":         {1, plain(unix.Unlink)},
-		"rmdir":          {1, plain(unix.Rmdir)},
-		"mkdir":          {1, plain(func(p string) error { return unix.Mkdir(p, 0o755) })},
-		"mkfifo":         {1, plain(func(p string) error { return unix.Mknod(p, unix.S_IFIFO|0o644, 0) })},
-		"mksock":         {1, plain(func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o644, 0) })},
-		"mkreg":          {1, plain(func(p string) error { return unix.Mknod(p, unix.S_IFREG|0o644, 0) })},
-		"mkchr":          {1, plain(func(p string) error { return unix.Mknod(p, unix.S_IFCHR|0o644, int(unix.Mkdev(1, 3))) })},
-		"mkblk":          {1, plain(func(p string) error { return unix.Mknod(p, unix.S_IFBLK|0o644, int(unix.Mkdev(7, 0))) })},
-		"symlink":        {2, plain2(unix.Symlink)},
-		"link":           {2, plain2(unix.Link)},
-		"rename":         {2, plain2(unix.Rename)},
-		"exchange":       {2, renamer(unix.RENAME_EXCHANGE)},
-		"whiteout":       {2, renamer(unix.RENAME_WHITEOUT)},
-		"link-overwrite": {2, linkOverwrite},
-		"link-read":      {2, linkRead},
+		"unlink":         {1, plain(unix.Unlink), shared},
+		"rmdir":          {1, plain(unix.Rmdir), shared},
+		"mkdir":          {1, plain(func(p string) error { return unix.Mkdir(p, 0o755) }), shared},
+		"mkfifo":         {1, plain(func(p string) error { return unix.Mknod(p, unix.S_IFIFO|0o644, 0) }), shared},
+		"mksock":         {1, plain(func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o644, 0) }), shared},
+		"mkreg":          {1, plain(func(p string) error { return unix.Mknod(p, unix.S_IFREG|0o644, 0) }), shared},
+		"mkchr":          {1, plain(func(p string) error { return unix.Mknod(p, unix.S_IFCHR|0o644, int(unix.Mkdev(1, 3))) }), shared},
+		"mkblk":          {1, plain(func(p string) error { return unix.Mknod(p, unix.S_IFBLK|0o644, int(unix.Mkdev(7, 0))) }), shared},
+		"symlink":        {2, plain2(unix.Symlink), shared},
+		"link":           {2, plain2(unix.Link), shared},
+		"rename":         {2, plain2(unix.Rename), shared},
+		"exchange":       {2, renamer(unix.RENAME_EXCHANGE), shared},
+		"whiteout":       {2, renamer(unix.RENAME_WHITEOUT), shared},
+		"link-overwrite": {2, linkOverwrite, shared},
+		"link-read":      {2, linkRead, shared},
 
 		// What Landlock does not govern.
-		"chmod":    {1, plain(func(p string) error { return unix.Chmod(p, 0o604) })},
-		"chown":    {1, plain(func(p string) error { return unix.Lchown(p, os.Getuid(), os.Getgid()) })},
-		"utimes":   {1, plain(func(p string) error { return unix.Utimes(p, []unix.Timeval{{Sec: 1}, {Sec: 1}}) })},
-		"setxattr": {1, plain(func(p string) error { return unix.Setxattr(p, "user.sbx", []byte("x"), 0) })},
-		"stat":     {1, plain(func(p string) error { return unix.Stat(p, new(unix.Stat_t)) })},
-		"chdir":    {1, plain(unix.Chdir)},
+		"chmod":    {1, plain(func(p string) error { return unix.Chmod(p, 0o604) }), shared},
+		"chown":    {1, plain(func(p string) error { return unix.Lchown(p, os.Getuid(), os.Getgid()) }), shared},
+		"utimes":   {1, plain(func(p string) error { return unix.Utimes(p, []unix.Timeval{{Sec: 1}, {Sec: 1}}) }), shared},
+		"setxattr": {1, plain(func(p string) error { return unix.Setxattr(p, "user.sbx", []byte("x"), 0) }), shared},
+		"stat":     {1, plain(func(p string) error { return unix.Stat(p, new(unix.Stat_t)) }), shared},
+		"chdir":    {1, plain(unix.Chdir), alone},
 
 		// Reading.
-		"read":        {1, readFile},
-		"read-dirfd":  {2, readDirfd},
-		"read-reopen": {2, readReopen},
-		"readdir":     {1, readDir},
-		"readlink":    {1, readLink},
-		"mmap":        {1, mmapFile},
-		"exec":        {1, execFile},
-		"execveat":    {1, execveat},
-		"inotify":     {1, inotify},
+		"read":        {1, readFile, shared},
+		"read-dirfd":  {2, readDirfd, shared},
+		"read-reopen": {2, readReopen, shared},
+		"readdir":     {1, readDir, shared},
+		"readlink":    {1, readLink, shared},
+		"mmap":        {1, mmapFile, shared},
+		"exec":        {1, execFile, alone},
+		"execveat":    {1, execveat, alone},
+		"inotify":     {1, inotify, shared},
 		"readable": {1, plain(func(p string) error {
 			return closing(unix.Open(p, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0))
-		})},
+		}), shared},
 	})
 }
 
@@ -308,15 +308,13 @@ func mmapFile(a []string) (string, error) {
 	return string(m), nil
 }
 
-// execFile runs a program that ends by itself.
+// execFile runs a program that ends by itself: this one lists its attempts, and
+// true(1) does not care.
 func execFile(a []string) (string, error) {
-	cmd := exec.Command(a[0])
-	out, err := cmd.Output()
-	return string(out), err
+	return "", exec.Command(a[0], "-ops").Run()
 }
 
-// execveat runs a program by handle, without a path. It replaces this process,
-// so success is told by the program's exit and not by a result.
+// execveat runs a program by handle, without a path.
 func execveat(a []string) (string, error) {
 	h, err := unix.Open(a[0], unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

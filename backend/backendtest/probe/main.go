@@ -5,8 +5,11 @@
 //	probe OP ARGS...         one attempt, its result on stdout
 //	probe -fd N OP ARGS...   one attempt, its result on descriptor N
 //	probe -batch             attempts as JSON lines on stdin, one result a line
-//	                         on stdout, each attempt in a process of its own
+//	                         on stdout, each in a process of its own if it needs one
+//	probe -serve             what -batch runs for the attempts that share a process
 //	probe -pause [FILE]      holds FILE open until stdin ends
+//	probe -become WHAT PROGRAM [ARG...]
+//	                         becomes PROGRAM, after one change of itself
 //	probe -ops               lists the attempts that this system has
 //
 // Attempts are single system calls as far as possible, made without a library
@@ -19,11 +22,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"syscall"
-	"time"
 
 	"sandboxd/backend/backendtest/attempt"
 	"sandboxd/policy"
@@ -33,7 +34,20 @@ import (
 type op struct {
 	args int // how many operands it takes
 	run  func(args []string) (detail string, err error)
+	in   place
 }
+
+// place is the process that -batch makes an attempt in.
+type place uint8
+
+const (
+	// alone: in one of its own, as the attempt changes its process or thread, may
+	// end it, waits for others, starts programs, or looks at what it inherited.
+	alone place = iota
+	// shared: in one with others. Whatever comes of it, the attempt leaves nothing
+	// there but descriptors and mappings.
+	shared
+)
 
 // ops is filled by the files of each system and architecture.
 var ops = map[string]op{}
@@ -56,13 +70,17 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("usage: probe OP ARGS... | probe -batch | probe -pause [FILE] | probe -ops")
+		return errors.New("usage: probe OP ARGS... | probe -batch | probe -pause [FILE] | probe -become WHAT PROGRAM [ARG...] | probe -ops")
 	}
 	switch args[0] {
 	case "-batch":
 		return batch(os.Stdin, os.Stdout)
+	case "-serve":
+		return serve(os.NewFile(3, "requests"), os.NewFile(4, "results"))
 	case "-pause":
 		return pause(args[1:])
+	case "-become":
+		return become(args[1:])
 	case "-ops":
 		return list()
 	case "-fd":
@@ -114,69 +132,4 @@ func errnoName(err error) string {
 		return "error"
 	}
 	return symbol(errno)
-}
-
-// batch performs each attempt in a process of its own: an attempt may end its
-// process, enter another session or leave descriptors open.
-func batch(in io.Reader, out io.Writer) error {
-	dec, enc := json.NewDecoder(in), json.NewEncoder(out)
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	for {
-		var req attempt.Request
-		if err := dec.Decode(&req); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("reading an attempt: %w", err)
-		}
-		if err := enc.Encode(inChild(self, req)); err != nil {
-			return fmt.Errorf("writing a result: %w", err)
-		}
-	}
-}
-
-// attemptTime bounds one attempt, so that a call that blocks is a result too.
-const attemptTime = 4 * time.Second
-
-func inChild(self string, req attempt.Request) attempt.Result {
-	r := attempt.Result{ID: req.ID, Op: req.Op}
-	read, write, err := os.Pipe()
-	if err != nil {
-		r.Errno, r.Detail = "setup", policy.Raw(err.Error())
-		return r
-	}
-	defer read.Close()
-	args := []string{"-fd", "3", req.Op}
-	for _, a := range req.Args {
-		args = append(args, string(a))
-	}
-	cmd := exec.Command(self, args...)
-	cmd.Stderr = os.Stderr
-	cmd.ExtraFiles = []*os.File{write}
-	err = cmd.Start()
-	_ = write.Close()
-	if err != nil {
-		r.Errno, r.Detail = "setup", policy.Raw(err.Error())
-		return r
-	}
-	timer := time.AfterFunc(attemptTime, func() { _ = cmd.Process.Kill() })
-	err = cmd.Wait()
-	if !timer.Stop() {
-		r.Errno, r.Detail = "timeout", "the attempt did not end"
-		return r
-	}
-	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		r.Signal = signalName(ws.Signal())
-		return r
-	}
-	_ = read.SetReadDeadline(time.Now().Add(time.Second))
-	var got attempt.Result
-	if derr := json.NewDecoder(read).Decode(&got); derr != nil {
-		r.Errno, r.Detail = "setup", policy.Raw(fmt.Sprintf("no result (%v): %v", derr, err))
-		return r
-	}
-	got.ID = req.ID
-	return got
 }

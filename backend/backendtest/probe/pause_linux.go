@@ -2,11 +2,16 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -65,4 +70,76 @@ func pause(args []string) error {
 			return nil
 		}
 	}
+}
+
+// become changes this process in one way that its successor inherits, and turns
+// into it: "umask=0057", "ignore=1" or "block=28" (signals by number).
+func become(args []string) error {
+	if len(args) < 2 {
+		return errors.New("usage: probe -become WHAT PROGRAM [ARG...]")
+	}
+	what, value, _ := strings.Cut(args[0], "=")
+	n, err := strconv.ParseUint(value, 0, 16)
+	if err != nil {
+		return err
+	}
+	switch what {
+	case "umask":
+		unix.Umask(int(n))
+	case "ignore":
+		signal.Ignore(syscall.Signal(n))
+	case "block":
+		runtime.LockOSThread() // a mask is a thread's
+		var set unix.Sigset_t
+		set.Val[0] = 1 << (n - 1)
+		if err := unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("unknown change %q", what)
+	}
+	return unix.Exec(args[1], args[1:], os.Environ())
+}
+
+// gaps are the ranges of numbers that no descriptor has.
+func gaps() ([][2]uint, error) {
+	// The runtime opens its poller with the first pipe, and keeps it.
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	_, _ = r.Close(), w.Close()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return nil, err
+	}
+	var open []int
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			return nil, err
+		}
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil { // else it was the listing's
+			open = append(open, fd)
+		}
+	}
+	slices.Sort(open)
+	var free [][2]uint
+	next := uint(0)
+	for _, fd := range open {
+		if uint(fd) > next {
+			free = append(free, [2]uint{next, uint(fd) - 1})
+		}
+		next = uint(fd) + 1
+	}
+	return append(free, [2]uint{next, math.MaxUint32}), nil
+}
+
+func closeAll(ranges [][2]uint) error {
+	for _, r := range ranges {
+		if err := unix.CloseRange(r[0], r[1], 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -5,13 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"runtime"
 	"strconv"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -21,41 +20,42 @@ import (
 
 func init() {
 	register(map[string]op{
-		// Signals to a pid of the host.
-		"kill":         {1, signaler(func(pid int) error { return unix.Kill(pid, unix.SIGUSR1) })},
-		"tgkill":       {1, signaler(func(pid int) error { return unix.Tgkill(pid, pid, unix.SIGUSR1) })},
-		"tkill":        {1, signaler(tkill)},
-		"sigqueue":     {1, signaler(sigqueue)},
-		"pidfd-signal": {1, signaler(pidfdSignal)},
-		"kill-nothing": {1, onPid(func(pid int) error { return unix.Kill(pid, 0) })},
-		"kill-group":   {1, signaler(func(pid int) error { return unix.Kill(-pid, unix.SIGUSR1) })},
-		"sigio":        {1, signaler(sigio)},
+		// Signals to a pid of the host. SIGUSR1 does nothing to a Go program,
+		// should it come to this one as well.
+		"kill":         {1, onPid(func(pid int) error { return unix.Kill(pid, unix.SIGUSR1) }), shared},
+		"tgkill":       {1, onPid(func(pid int) error { return unix.Tgkill(pid, pid, unix.SIGUSR1) }), shared},
+		"tkill":        {1, onPid(tkill), shared},
+		"sigqueue":     {1, onPid(sigqueue), shared},
+		"pidfd-signal": {1, onPid(pidfdSignal), shared},
+		"kill-nothing": {1, onPid(func(pid int) error { return unix.Kill(pid, 0) }), shared},
+		"kill-group":   {1, onPid(func(pid int) error { return unix.Kill(-pid, unix.SIGUSR1) }), shared},
+		"sigio":        {1, onPid(sigio), shared},
 		// Its memory, descriptors and limits.
-		"ptrace-attach":   {1, onPid(ptraceAttach)},
-		"ptrace-seize":    {1, onPid(ptraceSeize)},
-		"process-read":    {2, processRead},
-		"process-write":   {2, processWrite},
-		"pidfd-getfd":     {2, pidfdGetfd},
-		"kcmp":            {1, onPid(kcmp)},
-		"prlimit-other":   {1, onPid(func(pid int) error { return unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, new(unix.Rlimit)) })},
-		"setpriority":     {1, onPid(func(pid int) error { return unix.Setpriority(unix.PRIO_PROCESS, pid, 1) })},
-		"sched-affinity":  {1, onPid(setAffinity)},
-		"process-madvise": {2, processMadvise},
+		"ptrace-attach":   {1, onPid(ptraceAttach), alone},
+		"ptrace-seize":    {1, onPid(ptraceSeize), alone},
+		"process-read":    {2, processRead, shared},
+		"process-write":   {2, processWrite, shared},
+		"pidfd-getfd":     {2, pidfdGetfd, shared},
+		"kcmp":            {1, onPid(kcmp), shared},
+		"prlimit-other":   {1, onPid(func(pid int) error { return unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, new(unix.Rlimit)) }), shared},
+		"setpriority":     {1, onPid(keepPriority), shared},
+		"sched-affinity":  {1, onPid(setAffinity), shared},
+		"process-madvise": {2, processMadvise, shared},
 
 		// The same on processes of its own, which must work.
-		"kill-child":         {0, killChild},
-		"ptrace-child":       {0, ptraceChild},
-		"process-read-child": {0, processReadChild},
-		"prlimit-self":       {0, func([]string) (string, error) { return "", unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, new(unix.Rlimit)) }},
+		"kill-child":         {0, killChild, alone},
+		"ptrace-child":       {0, ptraceChild, alone},
+		"process-read-child": {0, processReadChild, alone},
+		"prlimit-self":       {0, func([]string) (string, error) { return "", unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, new(unix.Rlimit)) }, shared},
 
 		// Privileges and what is inherited.
-		"gains-privileges": {0, gainsPrivileges},
-		"capabilities":     {0, capabilities},
-		"suid-exec":        {1, suidExec},
-		"descriptor":       {1, descriptor},
-		"environment":      {1, environment},
-		"environ-equals":   {2, environEquals},
-		"create-in":        {1, createIn},
+		"gains-privileges": {0, gainsPrivileges, alone},
+		"capabilities":     {0, capabilities, alone},
+		"suid-exec":        {1, suidExec, alone},
+		"descriptor":       {1, descriptor, alone},
+		"environment":      {1, environment, alone},
+		"environ-equals":   {2, environEquals, alone},
+		"create-in":        {1, createIn, alone},
 	})
 }
 
@@ -67,14 +67,6 @@ func onPid(call func(int) error) func([]string) (string, error) {
 		}
 		return "", call(pid)
 	}
-}
-
-// signaler ignores the signal in this process, which may be in the group.
-func signaler(call func(int) error) func([]string) (string, error) {
-	return onPid(func(pid int) error {
-		signal.Ignore(unix.SIGUSR1)
-		return call(pid)
-	})
 }
 
 func tkill(pid int) error {
@@ -128,31 +120,46 @@ func sigio(pid int) error {
 }
 
 // ptraceCall locks its thread: a tracer is a thread, not a process.
-func ptraceCall(request, pid int) error {
+func ptraceCall(request, pid int, sig unix.Signal) error {
 	runtime.LockOSThread()
-	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(request), uintptr(pid), 0, 0, 0, 0)
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(request), uintptr(pid), 0, uintptr(sig), 0, 0)
 	return orNil(errno)
 }
 
 func ptraceAttach(pid int) error {
-	if err := ptraceCall(unix.PTRACE_ATTACH, pid); err != nil {
+	if err := ptraceCall(unix.PTRACE_ATTACH, pid, 0); err != nil {
 		return err
 	}
-	var ws unix.WaitStatus
-	_, _ = unix.Wait4(pid, &ws, unix.WALL, nil)
-	return ptraceCall(unix.PTRACE_DETACH, pid)
+	return detachAt(pid, unix.SIGSTOP)
 }
 
 func ptraceSeize(pid int) error {
-	if err := ptraceCall(unix.PTRACE_SEIZE, pid); err != nil {
+	if err := ptraceCall(unix.PTRACE_SEIZE, pid, 0); err != nil {
 		return err
 	}
-	if err := ptraceCall(unix.PTRACE_INTERRUPT, pid); err != nil {
+	if err := ptraceCall(unix.PTRACE_INTERRUPT, pid, 0); err != nil {
 		return err
 	}
-	var ws unix.WaitStatus
-	_, _ = unix.Wait4(pid, &ws, unix.WALL, nil)
-	return ptraceCall(unix.PTRACE_DETACH, pid)
+	return detachAt(pid, unix.SIGTRAP)
+}
+
+// detachAt waits for the stop that was asked for. A signal that comes before it
+// is handed on: let go of at that one, the process would stop for good.
+func detachAt(pid int, stop unix.Signal) error {
+	for {
+		var ws unix.WaitStatus
+		switch _, err := unix.Wait4(pid, &ws, unix.WALL, nil); {
+		case err != nil:
+			return err
+		case !ws.Stopped():
+			return fmt.Errorf("the process is not stopped: %#x", ws)
+		case ws.StopSignal() == stop:
+			return ptraceCall(unix.PTRACE_DETACH, pid, 0)
+		}
+		if err := ptraceCall(unix.PTRACE_CONT, pid, ws.StopSignal()); err != nil {
+			return err
+		}
+	}
 }
 
 func pidAndNumber(a []string) (int, uint64, error) {
@@ -226,6 +233,16 @@ func kcmp(pid int) error {
 	const files = 2
 	_, _, errno := unix.RawSyscall6(unix.SYS_KCMP, uintptr(os.Getpid()), uintptr(pid), files, 0, 0, 0)
 	return orNil(errno)
+}
+
+// keepPriority sets the priority that the process has: a better one takes a
+// capability, whoever's process it is.
+func keepPriority(pid int) error {
+	got, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
+	if err != nil {
+		return err
+	}
+	return unix.Setpriority(unix.PRIO_PROCESS, pid, 20-got) // getpriority(2): 20 less the nice value
 }
 
 func setAffinity(pid int) error {
@@ -330,29 +347,34 @@ func capabilities([]string) (string, error) {
 	return fmt.Sprintf("%x", data), nil
 }
 
-// suidExec runs a set-user-ID program that waits, and looks at its user.
+// suidExec runs a set-user-ID program that has nothing to read, waits until it
+// has let go of its output, and looks at its user: what has ended keeps it until
+// somebody waits for it.
 func suidExec(a []string) (string, error) {
 	cmd := exec.Command(a[0], "-pause")
-	in, err := cmd.StdinPipe()
+	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", err
 	}
-	defer in.Close()
 	if err := cmd.Start(); err != nil {
 		return "", err
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	for range 20 {
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
-		if err != nil {
-			return "", err
-		}
-		if euid := effectiveUID(status); euid >= 0 && euid != os.Geteuid() {
-			return fmt.Sprintf("uid %d", euid), nil
-		}
-		time.Sleep(5 * time.Millisecond)
+	if _, err := io.ReadAll(out); err != nil {
+		return "", err
 	}
-	return "", unix.EPERM
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+	if err != nil {
+		return "", err
+	}
+	switch euid := effectiveUID(status); euid {
+	case -1:
+		return "", errors.New("the program's user is not told")
+	case os.Geteuid():
+		return "", unix.EPERM
+	default:
+		return fmt.Sprintf("uid %d", euid), nil
+	}
 }
 
 func effectiveUID(status []byte) int {

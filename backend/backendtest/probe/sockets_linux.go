@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,33 +19,33 @@ const protoMPTCP = 262
 func init() {
 	register(map[string]op{
 		// IP. The operands are an address with its port and a token to send.
-		"tcp-connect":        {2, inetConnect(unix.SOCK_STREAM, 0)},
-		"mptcp-connect":      {2, inetConnect(unix.SOCK_STREAM, protoMPTCP)},
-		"udp-connect":        {2, inetConnect(unix.SOCK_DGRAM, 0)},
-		"tcp-fastopen":       {2, inetSend(unix.SOCK_STREAM, sendtoWith(unix.MSG_FASTOPEN))},
-		"udp-sendto":         {2, inetSend(unix.SOCK_DGRAM, sendtoWith(0))},
-		"udp-sendmsg":        {2, inetSend(unix.SOCK_DGRAM, sendmsg)},
-		"udp-sendmmsg":       {2, inetSend(unix.SOCK_DGRAM, sendmmsg)},
-		"tcp-bind":           {1, inetBind(unix.SOCK_STREAM, false)},
-		"tcp-listen":         {1, inetBind(unix.SOCK_STREAM, true)},
-		"udp-bind":           {1, inetBind(unix.SOCK_DGRAM, false)},
-		"tcp-listen-unbound": {0, listenUnbound},
+		"tcp-connect":        {2, inetConnect(unix.SOCK_STREAM, 0), shared},
+		"mptcp-connect":      {2, inetConnect(unix.SOCK_STREAM, protoMPTCP), shared},
+		"udp-connect":        {2, inetConnect(unix.SOCK_DGRAM, 0), shared},
+		"tcp-fastopen":       {2, inetSend(unix.SOCK_STREAM, sendtoWith(unix.MSG_FASTOPEN)), shared},
+		"udp-sendto":         {2, inetSend(unix.SOCK_DGRAM, sendtoWith(0)), shared},
+		"udp-sendmsg":        {2, inetSend(unix.SOCK_DGRAM, sendmsg), shared},
+		"udp-sendmmsg":       {2, inetSend(unix.SOCK_DGRAM, sendmmsg), shared},
+		"tcp-bind":           {1, inetBind(unix.SOCK_STREAM, false), shared},
+		"tcp-listen":         {1, inetBind(unix.SOCK_STREAM, true), shared},
+		"udp-bind":           {1, inetBind(unix.SOCK_DGRAM, false), shared},
+		"tcp-listen-unbound": {0, listenUnbound, shared},
 
 		// "socket FAMILY TYPE PROTOCOL" is for all others, by number.
-		"socket":     {3, socketOnly},
-		"socketpair": {0, socketpair},
+		"socket":     {3, socketOnly, shared},
+		"socketpair": {0, socketpair, shared},
 
 		// AF_UNIX. The operands are a type, a path or "@name", and a token.
-		"unix-connect":       {3, unixConnect},
-		"unix-sendto":        {2, unixSend(sendtoWith(0))},
-		"unix-sendmsg":       {2, unixSend(sendmsg)},
-		"unix-sendmmsg":      {2, unixSend(sendmmsg)},
-		"unix-own":           {2, unixOwn},
-		"unix-own-dgram":     {2, unixOwnDatagram},
-		"unix-rights":        {1, unixRights},
-		"unix-bind":          {1, unixBind},
-		"unix-long-address":  {1, unixLongAddress},
-		"netlink-interfaces": {0, netlinkInterfaces},
+		"unix-connect":       {3, unixConnect, shared},
+		"unix-sendto":        {2, unixSend(sendtoWith(0)), shared},
+		"unix-sendmsg":       {2, unixSend(sendmsg), shared},
+		"unix-sendmmsg":      {2, unixSend(sendmmsg), shared},
+		"unix-own":           {2, unixOwn, shared},
+		"unix-own-dgram":     {2, unixOwnDatagram, shared},
+		"unix-rights":        {1, unixRights, shared},
+		"unix-bind":          {1, unixBind, shared},
+		"unix-long-address":  {1, unixLongAddress, shared},
+		"netlink-interfaces": {0, netlinkInterfaces, shared},
 	})
 }
 
@@ -346,7 +345,7 @@ func socketpair([]string) (string, error) {
 
 // unixRights passes a descriptor of a file over a pair and reads it there.
 func unixRights(a []string) (string, error) {
-	f, err := os.Open(a[0])
+	f, err := unix.Open(a[0], unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", err
 	}
@@ -354,7 +353,7 @@ func unixRights(a []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := unix.Sendmsg(pair[0], []byte("x"), unix.UnixRights(int(f.Fd())), nil, 0); err != nil {
+	if err := unix.Sendmsg(pair[0], []byte("x"), unix.UnixRights(f), nil, 0); err != nil {
 		return "", fmt.Errorf("sendmsg: %w", err)
 	}
 	control := make([]byte, unix.CmsgSpace(4))

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"errors"
+	"time"
+
+	"sandboxd/internal/scratch"
+)
+
+// sweeping removes what launchers that were killed left behind, while this one's
+// command runs: nobody waits for it.
+type sweeping struct{ done chan struct{} }
+
+func (s *sweeping) start() {
+	s.done = make(chan struct{})
+	go func() {
+		defer close(s.done)
+		// What cannot be removed is tried again by the next launch.
+		_, _ = scratch.Mine().Sweep(func(m scratch.Mark) error {
+			return errors.New("left by another version of sbx: " + m.Kind)
+		})
+	}()
+}
+
+// wait lets a sweep under way end, for half of one helps nobody.
+func (s *sweeping) wait() {
+	if s.done == nil {
+		return
+	}
+	select {
+	case <-s.done:
+	case <-time.After(time.Second):
+	}
+}
