@@ -15,6 +15,7 @@ import (
 	"sandboxd/backend"
 	"sandboxd/backend/backendtest"
 	"sandboxd/internal/seccomp"
+	"sandboxd/internal/supervise"
 	"sandboxd/internal/sys"
 	"sandboxd/policy"
 )
@@ -101,6 +102,9 @@ func dialectOf(host Facts) (errnos, skip map[string]string) {
 		// The supervisor follows no magic link of /proc: what it means depends
 		// on whose /proc it is.
 		each(errnos, "ELOOP", "host stream socket by /proc/self/root")
+		if !supervise.CanAskNames() {
+			each(skip, "needs unix_diag: without it no abstract name is let through", "own abstract stream socket", "own abstract datagram socket")
+		}
 	}
 	if abi < 9 && !notify {
 		each(errnos, "EACCES", "abstract stream socket", "abstract seqpacket socket", "abstract datagram socket",

@@ -403,3 +403,16 @@ func sameInode(fd, parent int, want uint32) (bool, error) {
 	}
 	return mount == parentMount && uint32(ino) == want, nil
 }
+
+// CanAskNames tells whether this kernel says which socket holds an abstract name
+// (unix_diag). Where it does not, every abstract name is refused, the worker's
+// own as well, for that it held a name once proves nothing.
+func CanAskNames() bool {
+	o := newOwnSet()
+	defer o.close()
+	if o.openDiag() != nil {
+		return false
+	}
+	_, err := o.ask(1<<32 - 1) // it need not be there; 0 would be no question
+	return err == nil || err == unix.ENOENT
+}
