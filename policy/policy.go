@@ -211,16 +211,17 @@ func (p Policy) Requested() EffectSet {
 }
 
 // Needed is the set of effects without which nothing may run: the promise of a
-// confined mode as far as it is requested, less the gaps that the caller
-// accepts, and what the caller requires.
+// confined mode as far as it is requested and the limits that the caller asks
+// for, less the gaps that it accepts, and what it requires.
 func (p Policy) Needed() EffectSet {
+	limits := p.s.Limits.effects().Minus(p.s.AllowGap)
 	if p.s.Mode == FullAccess {
-		return 0
+		return limits
 	}
 	if p.s.RequireFull {
 		return p.Requested()
 	}
-	return (Promise() & p.Requested()).Minus(p.s.AllowGap) | p.s.Require
+	return (Promise() & p.Requested()).Minus(p.s.AllowGap) | p.s.Require | limits
 }
 
 // String shows what is granted, in one line.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandboxd/backend"
+	"sandboxd/internal/cgroup"
 	"sandboxd/internal/launch"
 	"sandboxd/internal/scratch"
 	"sandboxd/internal/seccomp"
@@ -30,6 +31,7 @@ type prepared struct {
 	plan   *Plan
 	filter []sys.SockFilter
 	env    []string
+	groups *cgroup.Host // for limits; nil if there are none
 
 	mu       sync.Mutex
 	idle     []*slot
@@ -49,6 +51,10 @@ func (p *Plan) Prepare() (backend.Prepared, error) {
 	pr := &prepared{plan: p, filter: make([]sys.SockFilter, len(insns)), env: p.policy.Env()}
 	for i, in := range insns {
 		pr.filter[i] = sys.SockFilter{Code: in.Code, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	if launch.NeedsGroup(p.policy.Limits()) {
+		groups := cgroup.Probe()
+		pr.groups = &groups
 	}
 	for _, dir := range p.policy.Spec().Create {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -72,6 +78,9 @@ func (pr *prepared) Close() error {
 	}
 	for _, s := range idle {
 		errs = append(errs, s.discard())
+	}
+	if pr.groups != nil {
+		errs = append(errs, pr.groups.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -125,10 +134,15 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	bounds, err := launch.Bound(pr.plan.policy.Limits(), pr.groups)
+	if err != nil {
+		return nil, errors.Join(err, b.discard())
+	}
 	proc, err := b.thread.Start(launch.Request{
-		Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir, Stdio: stdio, OwnTree: cmd.OwnTree,
+		Bounds: bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir, Stdio: stdio, OwnTree: cmd.OwnTree,
 	})
 	if err != nil {
+		bounds.Discard()
 		b.stopSupervisor()
 		return nil, errors.Join(err, b.slot.discard())
 	}
@@ -418,7 +432,7 @@ func (w *worker) Wait() backend.Result {
 	}
 	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors)}
 	r.Denials, r.DenialsLost = w.denials.list()
-	r.Usage = w.proc.Usage()
+	r.Usage, r.Warnings = w.proc.Usage(), w.proc.Warnings()
 	if w.slot.exposed {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the private temporary directory lay in the granted tree of %q, where other workers reach it", filepath.Dir(w.slot.temp)))
 	}

@@ -1,7 +1,10 @@
 package landlock
 
 import (
+	"maps"
+
 	"sandboxd/backend"
+	"sandboxd/internal/launch"
 	"sandboxd/internal/seccomp"
 	"sandboxd/policy"
 )
@@ -65,9 +68,7 @@ func (p *Plan) states() map[policy.Effect]backend.State {
 		policy.TTYInject:       partial(gapTerminals, "seccomp"),
 		policy.TreeKill:        partial(gapTree, "subreaper"),
 	}
-	if limits := p.policy.Limits(); limits.Time > 0 || limits.Idle > 0 {
-		states[policy.LimitsTime] = enforced("timer")
-	}
+	maps.Copy(states, launch.LimitStates(p.policy.Limits(), p.Facts.Groups))
 	requested := p.policy.Requested()
 	for _, e := range policy.Effects() {
 		if _, ok := states[e]; !ok || !requested.Has(e) {

@@ -10,6 +10,7 @@ import (
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
 	"sandboxd/backend"
+	"sandboxd/internal/cgroup"
 	"sandboxd/internal/seccomp"
 	"sandboxd/policy"
 )
@@ -28,6 +29,8 @@ type Facts struct {
 	NotifyReason string `json:"seccomp_notify_reason,omitempty"`
 	// Arch is the GOARCH whose filter is used.
 	Arch string `json:"arch"`
+	// Groups is what limits can be held with; nil where none is asked for.
+	Groups *cgroup.Host `json:"cgroups,omitempty"`
 }
 
 // The file rights of Landlock by what the policy grants.

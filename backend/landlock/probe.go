@@ -7,6 +7,8 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/dialect"
+	"sandboxd/internal/cgroup"
+	"sandboxd/internal/launch"
 	"sandboxd/policy"
 )
 
@@ -100,7 +102,13 @@ func (b *Backend) Probe() backend.Capability {
 
 // Plan compiles a policy for this host.
 func (b *Backend) Plan(p policy.Policy) (backend.Plan, error) {
-	plan, err := Compile(p, b.facts)
+	facts := b.facts
+	if launch.NeedsGroup(p.Limits()) {
+		groups := cgroup.Probe()
+		_ = groups.Close() // Prepare asks anew, and keeps the handles
+		facts.Groups = &groups
+	}
+	plan, err := Compile(p, facts)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"sandboxd/internal/launch"
 	"sandboxd/internal/scratch"
 )
 
@@ -17,6 +18,9 @@ func (s *sweeping) start() {
 		defer close(s.done)
 		// What cannot be removed is tried again by the next launch.
 		_, _ = scratch.Mine().Sweep(func(m scratch.Mark) error {
+			if m.Kind == launch.KindGroup {
+				return launch.RemoveLeftGroup(m)
+			}
 			return errors.New("left by another version of sbx: " + m.Kind)
 		})
 	}()

@@ -301,6 +301,7 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 		return signals.forwardTo(w, opts.Policy.Limits().Grace)
 	}
 	hideFromWorker()
+	limitCores(opts.Policy.Limits().Core)
 	r, failure := run.Execute(opts)
 	if failure != nil {
 		complain(f.errStream, failure.Line, failure.Hint)
@@ -394,6 +395,11 @@ func (f *runFlags) warnWeak(p policy.Policy, e backend.Enforcement) {
 	}
 	if p.Mode() == policy.FullAccess {
 		complain(f.errStream, "warning: danger-full-access: no sandbox confines this command", "")
+	}
+	for _, limit := range []policy.Effect{policy.LimitsMemory, policy.LimitsPids, policy.LimitsCPU} {
+		if s := e.State(limit); s.Status == backend.Unenforced {
+			complain(f.errStream, fmt.Sprintf("warning: %s is not enforced: %s", limit, strings.Join(s.Gaps, "; ")), "")
+		}
 	}
 	if gaps := p.Spec().AllowGap.Minus(e.Held()); gaps != 0 {
 		complain(f.errStream, fmt.Sprintf("warning: accepted as not enforced: %s", gaps), "")

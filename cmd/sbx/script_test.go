@@ -19,6 +19,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"sandboxd/backend/landlock"
+	"sandboxd/internal/cgroup"
 )
 
 // The scripts in testdata run this test's own binary under the name sbx: the
@@ -46,6 +47,10 @@ func TestScripts(t *testing.T) {
 			switch cond {
 			case "landlock":
 				return landlockUsable(), nil
+			case "cgroups":
+				h := cgroup.Probe()
+				defer h.Close()
+				return h.Memory.Can() && h.Pids.Can() && h.CPU.Can() && h.Kill.Can(), nil
 			case "root":
 				return os.Geteuid() == 0, nil
 			}

@@ -31,6 +31,8 @@ type Request struct {
 	Stdio [3]*os.File
 	// OwnTree: see backend.Command.
 	OwnTree bool
+	// Bounds are the worker's limits; Wait ends them.
+	Bounds *Bounds
 }
 
 // Process is a started child.
@@ -46,6 +48,9 @@ type Process struct {
 	killer   *time.Timer // of Stop
 	killed   atomic.Bool
 	used     usage
+	bounds   *Bounds
+	warnings []string
+	total    *backend.Usage
 }
 
 // Thread is an OS thread that serves one launch: it is confined, then forks
@@ -130,6 +135,9 @@ func (t *Thread) Start(r Request) (*Process, error) {
 		p.tree = newTree()
 	}
 	attr.Sys.PidFD = &p.pidfd
+	// It stops before its first instruction, so that no limit comes late.
+	attr.Sys.Ptrace = r.Bounds.holds()
+	p.bounds = r.Bounds
 	started := make(chan error, 1)
 	t.calls <- func() {
 		err := p.spawn(r, attr)
@@ -145,6 +153,11 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	runtime.KeepAlive(r.Stdio)
 	if err != nil {
 		return nil, err
+	}
+	if r.Bounds.holds() {
+		if err := p.holdAndBound(r.Bounds); err != nil {
+			return nil, err
+		}
 	}
 	if p.tree != nil {
 		p.tree.watch(p.pid)
@@ -202,6 +215,13 @@ func (p *Process) spawn(r Request, attr *syscall.ProcAttr) error {
 		return &backend.ExecError{Path: r.Path, Errno: errno}
 	}
 	p.pid = pid
+	if attr.Sys.Ptrace {
+		if err := p.awaitStop(); err != nil {
+			_ = p.Signal(unix.SIGKILL)
+			_, _ = sys.WaitExit(unix.P_PID, pid, true)
+			return &backend.SetupError{Step: "limits", Err: err}
+		}
+	}
 	return nil
 }
 
@@ -261,16 +281,24 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	p.mu.Unlock()
 	close(p.onThread) // the launch thread may go
 	// 16: the rest of the tree.
+	p.bounds.kill()
 	var survivors []int
 	if p.tree != nil {
 		survivors = p.tree.end()
 		p.used.addAll(p.tree.used)
 	}
+	outcome := outcomeOf(status)
 	if err != nil {
-		return backend.Outcome{Kind: backend.SetupFailed, Step: "wait", Reason: err.Error()}, survivors
+		outcome = backend.Outcome{Kind: backend.SetupFailed, Step: "wait", Reason: err.Error()}
 	}
-	return outcomeOf(status), survivors
+	p.total = p.used.total()
+	left, warnings := p.bounds.end(p.total, &outcome)
+	p.warnings = warnings
+	return outcome, append(survivors, left...)
 }
+
+// Warnings are what Wait found beside the outcome.
+func (p *Process) Warnings() []string { return p.warnings }
 
 // waitEnd waits for the real end. A worker may make its parent its tracer
 // (PTRACE_TRACEME), and waitid then reports each of its stops as well: those

@@ -22,6 +22,7 @@ type Request struct {
 	Dir     *os.File
 	Stdio   [3]*os.File
 	OwnTree bool
+	Bounds  *Bounds
 }
 
 // Process is a started child.
@@ -64,6 +65,9 @@ func (p *Process) Stop(grace time.Duration) bool {
 	time.AfterFunc(grace, func() { _ = p.p.Kill() })
 	return alive
 }
+
+// Warnings is empty.
+func (p *Process) Warnings() []string { return nil }
 
 // Usage is not known here.
 func (p *Process) Usage() *backend.Usage { return nil }

@@ -20,11 +20,14 @@ func (p *Process) Stop(grace time.Duration) bool {
 	if grace <= 0 {
 		return p.kill()
 	}
-	for _, pid := range descendants(p.pid) {
-		terminate(pid)
-	}
+	// Listed before the root can go, and told after it: it may want to end
+	// them itself.
+	below := descendants(p.pid)
 	_ = p.Signal(unix.SIGTERM)
 	_ = p.Signal(unix.SIGCONT)
+	for _, pid := range below {
+		terminate(pid)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.reaped && p.killer == nil {

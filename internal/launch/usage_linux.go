@@ -24,10 +24,12 @@ func (u *usage) addAll(v usage) {
 	u.user, u.system, u.peak = u.user+v.user, u.system+v.system, max(u.peak, v.peak)
 }
 
-// Usage is what the worker's processes used, as far as they were waited for:
-// one that ended as the orphan of a tree that this process does not own is not
-// in it. It is known after Wait.
-func (p *Process) Usage() *backend.Usage {
-	user, system, peak := p.used.user.Seconds(), p.used.system.Seconds(), p.used.peak
-	return &backend.Usage{Source: "rusage", User: &user, System: &system, PeakMemory: &peak}
+func (u usage) total() *backend.Usage {
+	user, system := u.user.Seconds(), u.system.Seconds()
+	return &backend.Usage{Source: "rusage", User: &user, System: &system, PeakMemory: &u.peak}
 }
+
+// Usage is what the worker's processes used: counted by the kernel for its
+// cgroup if it had one, else of those that were waited for. It is known after
+// Wait.
+func (p *Process) Usage() *backend.Usage { return p.total }

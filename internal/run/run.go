@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sandboxd/backend"
+	"sandboxd/internal/cgroup"
 	"sandboxd/internal/launch"
 	"sandboxd/internal/scratch"
 	"sandboxd/internal/stream"
@@ -85,10 +86,16 @@ func execute(o Options, r *report.Report) error {
 	var w backend.Worker
 	var taps []*stream.Tap
 	if o.Policy.Mode() == policy.FullAccess {
-		if err := o.beforeStart(&cmd, backend.Unconfined(backend.State{}), &taps); err != nil {
+		d := newDirect(o.Policy, cmd.OwnTree)
+		defer d.close()
+		if e := d.enforcement(nil); e.Missing(o.Policy) != 0 {
+			return backend.Refuse(fmt.Sprintf("accept that with --allow-gap %s", e.Missing(o.Policy)),
+				"this host cannot enforce %s: %s", e.Missing(o.Policy), strings.Join(e.Gaps(e.Missing(o.Policy)), "; "))
+		}
+		if err := o.beforeStart(&cmd, d.enforcement(nil), &taps); err != nil {
 			return err
 		}
-		w, err = startDirect(o.Policy, cmd)
+		w, err = d, d.start(o.Policy, cmd)
 	} else {
 		var prepared backend.Prepared
 		w, prepared, err = startConfined(o, r, cmd, &taps)
@@ -185,53 +192,84 @@ func replace(list []backend.Backend, old, now backend.Backend) []backend.Backend
 }
 
 // direct is the worker of danger-full-access: no sandbox is called, but
-// descriptors, environment, tree and outcome are the launcher's as ever.
+// descriptors, environment, limits, tree and outcome are the launcher's as ever.
 type direct struct {
 	proc    *launch.Process
 	temp    string
 	ownTree bool
-	limits  policy.Limits
+	groups  *cgroup.Host // for limits; nil if there are none
+	limits  map[policy.Effect]backend.State
 }
 
-func startDirect(p policy.Policy, cmd backend.Command) (backend.Worker, error) {
-	temp, err := scratch.Mine().Mkdir(os.TempDir())
-	if err != nil {
-		return nil, &backend.SetupError{Step: "temp", Err: err}
+func newDirect(p policy.Policy, ownTree bool) *direct {
+	d := &direct{ownTree: ownTree}
+	if launch.NeedsGroup(p.Limits()) {
+		host := cgroup.Probe()
+		d.groups = &host
 	}
+	d.limits = launch.LimitStates(p.Limits(), d.groups)
+	return d
+}
+
+func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
+	if d.temp, err = scratch.Mine().Mkdir(os.TempDir()); err != nil {
+		return &backend.SetupError{Step: "temp", Err: err}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, scratch.Mine().Remove(d.temp))
+		}
+	}()
 	env := p.Env()
 	for _, v := range p.Spec().TempEnv {
-		dir := filepath.Join(temp, v.Sub)
+		dir := filepath.Join(d.temp, v.Sub)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, errors.Join(&backend.SetupError{Step: "temp", Err: err}, scratch.Mine().Remove(temp))
+			return &backend.SetupError{Step: "temp", Err: err}
 		}
 		env = append(env, v.Name+"="+dir)
 	}
-	proc, err := launch.Start(launch.Request{
+	bounds, err := launch.Bound(p.Limits(), d.groups)
+	if err != nil {
+		return err
+	}
+	d.proc, err = launch.Start(launch.Request{
 		Path: cmd.Path, Argv: cmd.Argv, Env: env, Dir: cmd.Dir,
-		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, OwnTree: cmd.OwnTree,
+		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, OwnTree: cmd.OwnTree, Bounds: bounds,
 	})
 	if err != nil {
-		return nil, errors.Join(err, scratch.Mine().Remove(temp))
+		bounds.Discard()
 	}
-	return &direct{proc, temp, cmd.OwnTree, p.Limits()}, nil
+	return err
 }
 
-func (d *direct) PID() int                   { return d.proc.PID() }
-func (d *direct) Signal(sig os.Signal) error { return d.proc.Signal(sig) }
+func (d *direct) close() {
+	if d.groups != nil {
+		_ = d.groups.Close()
+	}
+}
 
-func (d *direct) Stop(grace time.Duration) bool { return d.proc.Stop(grace) }
-
-func (d *direct) Wait() backend.Result {
-	outcome, survivors := d.proc.Wait()
+func (d *direct) enforcement(survivors []int) backend.Enforcement {
 	tree := backend.State{Status: backend.Unenforced, Gaps: []string{"processes that leave the worker's session are not found by this launcher"}}
 	if d.ownTree && len(survivors) == 0 {
 		tree = backend.State{Status: backend.Partial, By: []string{"subreaper"}, Gaps: []string{"a tree that forks faster than it can be swept may survive; survivors are reported"}}
 	}
 	e := backend.Unconfined(tree)
-	if d.limits.Time > 0 || d.limits.Idle > 0 {
-		e = e.With(policy.LimitsTime, backend.State{Status: backend.Enforced, By: []string{"timer"}})
+	for effect, s := range d.limits {
+		e = e.With(effect, s)
 	}
-	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: e, Usage: d.proc.Usage()}
+	return e
+}
+
+func (d *direct) PID() int                      { return d.proc.PID() }
+func (d *direct) Signal(sig os.Signal) error    { return d.proc.Signal(sig) }
+func (d *direct) Stop(grace time.Duration) bool { return d.proc.Stop(grace) }
+
+func (d *direct) Wait() backend.Result {
+	outcome, survivors := d.proc.Wait()
+	r := backend.Result{
+		Outcome: outcome, Survivors: survivors, Enforcement: d.enforcement(survivors),
+		Usage: d.proc.Usage(), Warnings: d.proc.Warnings(),
+	}
 	if err := scratch.Mine().Remove(d.temp); err != nil {
 		r.Warnings = append(r.Warnings, err.Error())
 	}

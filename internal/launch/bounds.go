@@ -1,0 +1,202 @@
+package launch
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"sandboxd/backend"
+	"sandboxd/internal/cgroup"
+	"sandboxd/internal/scratch"
+	"sandboxd/policy"
+)
+
+// KindGroup is the kind of a cgroup's mark in a lease.
+const KindGroup = "cgroup"
+
+// Bounds are the limits of one launch: its cgroup, if one is asked for, and its
+// resource limits.
+type Bounds struct {
+	limits policy.Limits
+	group  *cgroup.Group
+	mark   string // its place in the lease
+}
+
+// NeedsGroup tells whether the limits ask for a cgroup.
+func NeedsGroup(l policy.Limits) bool { return l.Memory > 0 || l.Pids > 0 || l.CPUs > 0 }
+
+// LimitStates says what a host holds of the limits that are asked for.
+func LimitStates(l policy.Limits, host *cgroup.Host) map[policy.Effect]backend.State {
+	states := map[policy.Effect]backend.State{}
+	var h cgroup.Host
+	if host != nil {
+		h = *host
+	}
+	if l.Time > 0 || l.Idle > 0 {
+		states[policy.LimitsTime] = backend.State{Status: backend.Enforced, By: []string{"timer"}}
+	}
+	for _, e := range []struct {
+		asked  bool
+		effect policy.Effect
+		can    cgroup.Ability
+	}{{l.Memory > 0, policy.LimitsMemory, h.Memory}, {l.Pids > 0, policy.LimitsPids, h.Pids}, {l.CPUs > 0, policy.LimitsCPU, h.CPU}} {
+		switch {
+		case !e.asked:
+		case e.can.Can() && h.Kill.Can():
+			states[e.effect] = backend.State{Status: backend.Enforced, By: []string{e.can.By}}
+		default:
+			a := e.can
+			if a.Can() {
+				a = h.Kill
+			}
+			gap := "no cgroup can be had for it: " + a.Why
+			if a.Fix != "" {
+				gap += " (" + a.Fix + ")"
+			}
+			states[e.effect] = backend.State{Status: backend.Unenforced, Gaps: []string{gap}}
+		}
+	}
+	return states
+}
+
+// Bound makes what the limits need. Nil stands for no limits. The host's handles
+// are the caller's, and stay open as long as the bounds are used.
+func Bound(l policy.Limits, h *cgroup.Host) (*Bounds, error) {
+	if !NeedsGroup(l) && !l.Rlimits() {
+		return nil, nil
+	}
+	b := &Bounds{limits: l}
+	// What cannot be held is in the report, and was refused or accepted before.
+	var want cgroup.Limits
+	for effect, s := range LimitStates(l, h) {
+		if s.Status != backend.Enforced {
+			continue
+		}
+		switch effect {
+		case policy.LimitsMemory:
+			want.MemoryBytes = l.Memory
+		case policy.LimitsPids:
+			want.Pids = l.Pids
+		case policy.LimitsCPU:
+			want.CPUs = l.CPUs
+		}
+	}
+	if want == (cgroup.Limits{}) {
+		return b, nil
+	}
+	var raw [16]byte
+	_, _ = rand.Read(raw[:]) // never fails: crypto/rand.Read's contract
+	id := hex.EncodeToString(raw[:])
+	if detail, err := json.Marshal(h.Mark(id)); err == nil {
+		b.mark = "/cgroup/" + id
+		scratch.Mine().Add(scratch.Mark{Kind: KindGroup, Path: b.mark, Detail: detail})
+	}
+	var err error
+	if b.group, err = cgroup.New(*h, id, want); err != nil {
+		scratch.Mine().Drop(b.mark)
+		setup := &backend.SetupError{Step: "limits", Err: err}
+		var known *cgroup.Error
+		if errors.As(err, &known) {
+			setup.Hint = known.Fix
+		}
+		return nil, setup
+	}
+	return b, nil
+}
+
+// RemoveLeftGroup ends and removes the cgroup of a launcher that is no more.
+func RemoveLeftGroup(m scratch.Mark) error {
+	var mark cgroup.Mark
+	if err := json.Unmarshal(m.Detail, &mark); err != nil {
+		return err
+	}
+	h := cgroup.Probe()
+	return errors.Join(cgroup.RemoveMarked(h, mark), h.Close())
+}
+
+// kill ends what is left in the group, which no fork escapes; end tells if that
+// failed.
+func (b *Bounds) kill() {
+	if b != nil && b.group != nil {
+		_ = b.group.Kill()
+	}
+}
+
+// Discard removes what a launch that failed did not use.
+func (b *Bounds) Discard() {
+	if b == nil || b.group == nil {
+		return
+	}
+	_ = b.group.Kill()
+	if b.group.Remove() == nil {
+		scratch.Mine().Drop(b.mark)
+	}
+	b.group = nil
+}
+
+// end ends what is left in the group, and tells what it used.
+func (b *Bounds) end(u *backend.Usage, o *backend.Outcome) (survivors []int, warnings []string) {
+	if b == nil || b.group == nil {
+		return nil, nil
+	}
+	if err := b.group.Kill(); err != nil {
+		survivors = b.group.Procs()
+		warnings = append(warnings, fmt.Sprintf("ending the worker's cgroup: %v", err))
+	}
+	used := b.group.Usage()
+	b.fill(u, used)
+	*o = b.outcome(*o, used)
+	warnings = append(warnings, b.warnings(*o, used)...)
+	if err := b.group.Remove(); err != nil {
+		warnings = append(warnings, err.Error()) // and it stays in the lease
+	} else {
+		scratch.Mine().Drop(b.mark)
+	}
+	b.group = nil
+	return survivors, warnings
+}
+
+// fill replaces what processes told one by one with what the kernel counted for
+// all of them.
+func (b *Bounds) fill(u *backend.Usage, used cgroup.Usage) {
+	if used.Knows(cgroup.UserTime | cgroup.SystemTime) {
+		user, system := used.User.Seconds(), used.System.Seconds()
+		u.User, u.System, u.Source = &user, &system, used.Source
+	}
+	if used.Knows(cgroup.PeakMemory) {
+		u.PeakMemory, u.Source = &used.PeakMemory, used.Source
+	}
+	if used.Knows(cgroup.PeakPids) {
+		u.PeakPids = &used.PeakPids
+	}
+	if used.Knows(cgroup.OOMKills) {
+		u.OOMKills = &used.OOMKills
+	}
+	if used.Knows(cgroup.PidsMaxHits) {
+		u.PidsHits = &used.PidsMaxHits
+	}
+}
+
+// outcome tells a worker that ran out of memory from any other that was killed:
+// by the kernel's count, never by the signal alone.
+func (b *Bounds) outcome(o backend.Outcome, used cgroup.Usage) backend.Outcome {
+	const sigkill = 9
+	if o.Kind == backend.Signaled && o.Signal == sigkill && b.limits.Memory > 0 && used.Knows(cgroup.OOMKills) && used.OOMKills > 0 {
+		return backend.Outcome{Kind: backend.LimitHit, Which: "memory", Reason: fmt.Sprintf("the memory limit of %d bytes was reached", b.limits.Memory)}
+	}
+	return o
+}
+
+func (b *Bounds) warnings(o backend.Outcome, used cgroup.Usage) (list []string) {
+	if o.Kind == backend.LimitHit {
+		list = append(list, o.Reason)
+	} else if b.limits.Memory > 0 && used.Knows(cgroup.OOMKills) && used.OOMKills > 0 {
+		list = append(list, fmt.Sprintf("the memory limit of %d bytes was reached, and %d processes of the command were killed for it", b.limits.Memory, used.OOMKills))
+	}
+	if b.limits.Pids > 0 && used.Knows(cgroup.PidsMaxHits) && used.PidsMaxHits > 0 {
+		list = append(list, fmt.Sprintf("the limit of %d processes was reached, and %d were refused", b.limits.Pids, used.PidsMaxHits))
+	}
+	return append(list, b.group.Gaps()...)
+}

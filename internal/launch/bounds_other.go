@@ -1,0 +1,5 @@
+//go:build !linux
+
+package launch
+
+func (b *Bounds) holds() bool { return b != nil }
