@@ -1,26 +1,33 @@
 package cgroup
 
 import (
+	"embed"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
+// testdata is in the binary, which also runs where its sources are not.
+//
+//go:embed testdata
+var testdata embed.FS
+
 var update = flag.Bool("update", false, "write testdata/*/want")
 
 // TestFind: where the kernel's own files of many hosts say that this process'
 // cgroups are. A name that Go would quote is quoted.
 func TestFind(t *testing.T) {
-	dirs, err := filepath.Glob("testdata/*")
+	dirs, err := fs.Glob(testdata, "testdata/*")
 	if err != nil || len(dirs) < 9 {
 		t.Fatal(dirs, err)
 	}
 	for _, dir := range dirs {
 		file := func(name string) []byte {
-			text, err := os.ReadFile(filepath.Join(dir, name))
+			text, err := testdata.ReadFile(dir + "/" + name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -45,7 +52,7 @@ func TestFind(t *testing.T) {
 				fmt.Fprintf(&got, "%s %s: %s\n", m.name(), m.path, cause)
 			}
 		}
-		if *update {
+		if *update { // and run the test again
 			if err := os.WriteFile(filepath.Join(dir, "want"), []byte(got.String()), 0o644); err != nil {
 				t.Fatal(err)
 			}
