@@ -65,7 +65,7 @@ func kernelRows() []Row {
 		k("syslog", "syslog", "EPERM").needing("kernel.dmesg_restrict=0 or CAP_SYSLOG"),
 		allow(28, none, "personality without address randomization", "personality 0x40000"),
 
-		ns("unshare a user namespace", "unshare 0x10000000", "EPERM").naturally("EINVAL"),
+		ns("unshare a user namespace", "unshare 0x10000000", "EPERM").naturally("EINVAL").needing("user namespaces"),
 		ns("unshare a mount namespace", "unshare 0x20000", "EPERM").needing(admin),
 		ns("unshare a network namespace", "unshare 0x40000000", "EPERM").needing(admin),
 		ns("unshare a time namespace", "unshare 0x80", "EPERM").needing(admin),

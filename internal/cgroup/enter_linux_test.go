@@ -315,6 +315,54 @@ func BenchmarkGroup(b *testing.B) {
 	}
 }
 
+// BenchmarkLaunch: a whole launch of a small program, bare and with groups.
+func BenchmarkLaunch(b *testing.B) {
+	h := Probe()
+	defer h.Close()
+	program, err := exec.LookPath("true")
+	if err != nil || !h.Kill.Can() {
+		b.Skip(err, h.Kill.Why)
+	}
+	for _, bench := range []struct {
+		name string
+		l    *Limits
+	}{{"bare", nil}, {"tree", &Limits{}}, {"all", new(everything(h))}} {
+		b.Run(bench.name, func(b *testing.B) {
+			var all []time.Duration
+			for b.Loop() {
+				time.Sleep(5 * time.Millisecond)
+				begin := time.Now()
+				w := &worker{Cmd: exec.Command(program)}
+				w.SysProcAttr = &syscall.SysProcAttr{}
+				var g *Group
+				if bench.l != nil {
+					if g, err = New(h, newID(), *bench.l); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if err := w.startInside(g); err != nil {
+					b.Fatal(err)
+				}
+				if err := w.Wait(); err != nil {
+					b.Fatal(err)
+				}
+				if g != nil {
+					if err := g.Kill(); err != nil {
+						b.Fatal(err)
+					}
+					g.Usage()
+					if err := g.Remove(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				all = append(all, time.Since(begin))
+			}
+			slices.Sort(all)
+			b.ReportMetric(float64(all[len(all)/2].Nanoseconds())/1000, "median-µs")
+		})
+	}
+}
+
 func BenchmarkProbe(b *testing.B) {
 	var all []time.Duration
 	for b.Loop() {

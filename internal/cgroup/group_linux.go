@@ -267,55 +267,66 @@ func write(fd int, text []byte) error {
 	}
 }
 
+// Remove removes the group's directories, which must be empty of processes, and
+// those that were made below them. It says what is left; then it may be called
+// again. After it the group must not be used.
+func (g *Group) Remove() error {
+	err := untilIdle(func() error {
+		var left error
+		for _, d := range slices.Clone(g.dirs) {
+			if err := removeTree(d.h.dir, g.name, 0); err != nil {
+				left = errors.Join(left, fmt.Errorf("removing %q from %s %s: %w", g.name, d.h.name(), d.h.path, err))
+				continue
+			}
+			closeAll(&d.fd, &d.tasks)
+			g.dirs = slices.DeleteFunc(g.dirs, func(o *dir) bool { return o == d })
+		}
+		return left
+	})
+	if err == nil {
+		closeAll(&g.kill, &g.pids)
+	}
+	return err
+}
+
 // removeTime bounds the wait for the last tasks to be gone. One that has ended
 // is in its cgroup until the kernel is done with it, which from Linux 6.19 on
 // is a little after its parent has reaped it.
 const removeTime = time.Second
 
-// Remove removes the group's directories, which must be empty of processes, and
-// those that were made below them. It says what is left; then it may be called
-// again. After it the group must not be used.
-func (g *Group) Remove() error {
-	var left error
-	deadline := time.Now().Add(removeTime)
-	for _, d := range slices.Clone(g.dirs) {
-		if err := removeTree(d.h.dir, g.name, deadline, 0); err != nil {
-			left = errors.Join(left, fmt.Errorf("removing %q from %s %s: %w", g.name, d.h.name(), d.h.path, err))
-			continue
+func untilIdle(remove func() error) error {
+	end := time.Now().Add(removeTime)
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
+		if err := remove(); !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
+			return err
 		}
-		closeAll(&d.fd, &d.tasks)
-		g.dirs = slices.DeleteFunc(g.dirs, func(o *dir) bool { return o == d })
+		time.Sleep(pause)
 	}
-	if left == nil {
-		closeAll(&g.kill, &g.pids)
-	}
-	return left
 }
 
 // maxDepth is deeper than a worker has a use for.
 const maxDepth = 16
 
-// removeTree removes a cgroup and those below it. Names there are whoever's who
-// made them, so the way down is by handles.
-func removeTree(parent int, name string, deadline time.Time, depth int) error {
-	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
-		err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
-		switch {
-		case err == nil, err == unix.ENOENT:
-			return nil
-		case err != unix.EBUSY || depth > maxDepth || time.Now().After(deadline):
+// removeTree removes a cgroup and those below it, once. Names there are whoever's
+// who made them, so the way down is by handles.
+func removeTree(parent int, name string, depth int) error {
+	err := unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+	if err == unix.EBUSY && depth < maxDepth { // there are processes in it, or cgroups below it
+		fd, e := openAt(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+		if e != nil {
 			return err
 		}
-		// There are processes in it, or cgroups below it.
-		if fd, err := openAt(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW); err == nil {
-			below, _ := children(fd)
-			for _, child := range below {
-				_ = removeTree(fd, child, deadline, depth+1)
-			}
-			unix.Close(fd)
+		defer unix.Close(fd)
+		below, _ := children(fd)
+		for _, child := range below {
+			_ = removeTree(fd, child, depth+1)
 		}
-		time.Sleep(pause)
+		err = unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
 	}
+	if err == unix.ENOENT {
+		return nil
+	}
+	return err
 }
 
 // children are the names of the cgroups below one.

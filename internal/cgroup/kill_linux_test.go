@@ -3,6 +3,7 @@ package cgroup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"testing"
@@ -119,6 +120,12 @@ func TestKillThousand(t *testing.T) {
 			}
 			begin := time.Now()
 			if err := g.Kill(); err != nil {
+				for _, pid := range g.Procs() {
+					status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+					wait, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid))
+					stack, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stack", pid))
+					t.Logf("%d waits in %q: %s %s", pid, wait, stack, status)
+				}
 				t.Fatal(err)
 			}
 			took := time.Since(begin)

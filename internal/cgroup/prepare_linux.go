@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -100,7 +99,7 @@ func moveBack(dir int, leaf string) error {
 	if err := writeAt(dir, "cgroup.procs", "0"); err != nil {
 		return fmt.Errorf("leaving %q: %w", leaf, err)
 	}
-	if err := removeTree(dir, leaf, time.Now().Add(removeTime), 0); err != nil {
+	if err := untilIdle(func() error { return removeTree(dir, leaf, 0) }); err != nil {
 		return fmt.Errorf("removing %q: %w", leaf, err)
 	}
 	return nil
