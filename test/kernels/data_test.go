@@ -1,0 +1,144 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestDataIsSound(t *testing.T) {
+	all, e := data(t)
+	ci, err := pick(all, "ci", nil)
+	if err != nil || len(ci) != 3 {
+		t.Errorf("the set ci has %d machines (%v)", len(ci), err)
+	}
+	for _, f := range hostFakes {
+		if _, err := e.want("host", f, "workspace-write", "user"); err != nil {
+			t.Errorf("--host asks for ABI %s: %v", f, err)
+		}
+	}
+}
+
+func data(t *testing.T) ([]machine, *expectations) {
+	t.Helper()
+	all, err := machines(machinesTOML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := parseExpectations(expectTOML, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all, e
+}
+
+func TestMachinesAreRefused(t *testing.T) {
+	const good = "[[machine]]\nname = \"a\"\nseries = [\"6.1\"]\n"
+	if _, err := machines([]byte(good)); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"":                                   "no machine",
+		good + "serie = [\"6.2\"]\n":         "serie",
+		good + good:                          "twice",
+		"[[machine]]\nname = \"a\"\n":        "no series",
+		strings.Replace(good, "6.1", "6", 1): `"6"`,
+		strings.Replace(good, `"a"`, `"../a"`, 1):     "lower-case",
+		good + "parameters = [\"a=1 init=/x\"]\n":     "kernel parameter",
+		good + "sysctls = { \"kernel/x\" = \"1\" }\n": "kernel parameter",
+		good + "fakes = [\"12\"]\n":                   "abicap",
+		good + "ci = \"yes\"\n":                       "line 4",
+	} {
+		if _, err := machines([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestPick(t *testing.T) {
+	all := []machine{{Name: "6.12", Series: []string{"6.12"}, CI: true}, {Name: "6.12-off", Series: []string{"6.12"}}, {Name: "7.3", Series: []string{"7.3", "7.4"}}}
+	for _, c := range []struct {
+		set  string
+		only []string
+		want string
+	}{
+		{"all", nil, "6.12 6.12-off 7.3"}, {"ci", nil, "6.12"}, {"all", []string{"6.12"}, "6.12"},
+		{"all", []string{"6.12*"}, "6.12 6.12-off"}, {"all", []string{"7.4"}, "7.3"}, {"ci", []string{"7.3", "6.12"}, "6.12 7.3"},
+		{"all", []string{"6.12-off", "7.3"}, "6.12-off 7.3"}, {"most", nil, ""}, {"all", []string{"6.13"}, ""},
+	} {
+		got, err := pick(all, c.set, c.only)
+		var names []string
+		for _, m := range got {
+			names = append(names, m.Name)
+		}
+		if strings.Join(names, " ") != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s %v: got %v, %v", c.set, c.only, names, err)
+		}
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	m := machine{Parameters: []string{"lsm=lockdown,yama"}, Sysctls: map[string]string{"user.max_user_namespaces": "0"}}
+	if got := m.commandLine(); !slices.Equal(got, []string{"lsm=lockdown,yama", "sysctl.user.max_user_namespaces=0"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestExpectationsAreRefused(t *testing.T) {
+	all := []machine{{Name: "a"}}
+	const good = `
+[not-requested]
+read-only = ["limits.cpu"]
+[every.danger-full-access]
+level = "none"
+[abi.2.read-only]
+level = "full"
+[abi.2.workspace-write]
+level = "partial"
+partial = ["fs.ioctl"]
+[machine.a]
+abi = 2
+`
+	if _, err := parseExpectations([]byte(good), all); err != nil {
+		t.Fatal(err)
+	}
+	for change, want := range map[[2]string]string{
+		{"partial = [", "parital = ["}:                                                             "parital",
+		{"abi = 2", "abi = 3"}:                                                                     "[abi.3]",
+		{"[machine.a]", "[machine.b]"}:                                                             `"a"`,
+		{"abi = 2", "abi = 2\n[machine.b]\nabi = 2"}:                                               `"b"`,
+		{"level = \"full\"", ""}:                                                                   "no level",
+		{"level = \"full\"", "refused = true\nlevel = \"full\""}:                                   "refused and",
+		{"level = \"full\"", "level = \"full\"\npartial = [\"x\"]\nunenforced = [\"x\"]"}:          "x is partial and unenforced",
+		{"level = \"full\"", "level = \"full\"\npartial = [\"limits.cpu\"]"}:                       "limits.cpu",
+		{"[every.danger-full-access]", "[every.workspace-write]"}:                                  "danger-full-access",
+		{"abi = 2", "abi = 3\n[abi.3]\nas = \"2\"\nbackend = \"x\""}:                               "of its own",
+		{"abi = 2", "abi = 3\n[abi.3]\nas = \"4\""}:                                                `as "4"`,
+		{"[machine.a]", "[[skip]]\ntest = \"x\"\n[machine.a]"}:                                     "reason",
+		{"[machine.a]", "[[skip]]\ntest = \"x\"\nreason = \"y\"\nmachines = [\"z\"]\n[machine.a]"}: `"z"`,
+		{"[machine.a]", "[[case]]\nid = \"x\"\n[machine.a]"}:                                       "reason",
+	} {
+		_, err := parseExpectations([]byte(strings.Replace(good, change[0], change[1], 1)), all)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", change[1], err, want)
+		}
+	}
+}
+
+func TestSkipCovers(t *testing.T) {
+	s := allowedSkip{Test: "*/x32-*", Says: "no x32", Machines: []string{"6.1"}, User: "user"}
+	for _, c := range []struct {
+		machine, test, says, user string
+		want                      bool
+	}{
+		{"6.1", "TestConformance/read-only/x32-getpid", "there is no x32 ABI", "user", true},
+		{"6.1", "TestConformance/read-only/x32-getpid", "another reason", "user", false},
+		{"6.1", "TestConformance/read-only/x32-getpid", "there is no x32 ABI", "root", false},
+		{"6.12", "TestConformance/read-only/x32-getpid", "there is no x32 ABI", "user", false},
+		{"6.1", "x32-getpid", "there is no x32 ABI", "user", false},
+	} {
+		if got := s.covers(c.machine, c.test, c.says, c.user); got != c.want {
+			t.Errorf("%v: got %v", c, got)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"strings"
+
+	"sandboxd/test/kernels/wire"
+)
+
+// kind says what a job's output is.
+type kind string
+
+const (
+	kindFeatures kind = "features"
+	kindDoctor   kind = "doctor"
+	kindRun      kind = "run"
+	kindTest     kind = "test"
+	kindCase     kind = "case"
+)
+
+// job is one job of a machine and what its answer is compared with.
+type job struct {
+	wire.Job
+	Kind kind
+	// Fake is the ABI that abicap answers with; "" is the kernel itself.
+	Fake    string
+	Mode    string
+	Package string
+	Case    string
+}
+
+var modes = []string{"read-only", "workspace-write", "danger-full-access"}
+
+// users are who runs the jobs: in the guests, and by these names in the data.
+var users = []user{{0, "root", "/root"}, {1000, "user", "/home/user"}}
+
+type user struct {
+	uid  int
+	name string
+	home string
+}
+
+// fakeNames are the ABIs that abicap can play: "none" is a kernel that is built
+// without Landlock, "off" one that was booted without it.
+var fakeNames = []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "off", "none"}
+
+// testPackages are the packages whose tests run in every machine, as both
+// users. To add one, add a line; the guest is some 15 times slower than the
+// host.
+var testPackages = []testPackage{
+	{"backend/landlock", `^(TestConformance|TestPosture|TestWorkerIsConfined|TestOutcomes|TestTempIsPrivate|TestOrphansEnd|TestLeaderStaysFree|TestDeathOfLauncher)$`, 240},
+}
+
+type testPackage struct {
+	path    string
+	run     string // -test.run
+	seconds int
+}
+
+// binary is where the test binary of a package is in the guest. The probe is
+// beside it, as backendtest wants.
+func (p testPackage) binary() string { return testDir + "/" + p.name() + ".test" }
+
+func (p testPackage) name() string { return strings.ReplaceAll(p.path, "/", "-") }
+
+// Paths in the guest.
+const (
+	testDir   = "/t"
+	casesDir  = "/cases"
+	sbxPath   = "/usr/local/bin/sbx"
+	abicap    = "/usr/local/bin/abicap"
+	moduleDir = "/modules" // loaded by init in the order of the names
+)
+
+// answerSeconds bounds one call of sbx. It takes 0.1 to 1 s in a guest, and
+// more where the host's cores are taken.
+const answerSeconds = 60
+
+// jobsOf lists what a machine runs: answers first, as they are quick and say
+// what the tests stand on.
+func jobsOf(m machine) []job {
+	var list []job
+	for _, fake := range append([]string{""}, m.Fakes...) {
+		for _, u := range users {
+			list = append(list, answerJobs(u, fake, sbxPath, abicap)...)
+		}
+	}
+	for _, p := range testPackages {
+		for _, u := range users {
+			list = append(list, p.job(u))
+		}
+	}
+	return list
+}
+
+// answerJobs ask sbx what it can do, let it try, and let it run something.
+func answerJobs(u user, fake, sbx, abicap string) []job {
+	add := func(list []job, k kind, mode string, args ...string) []job {
+		name := string(k)
+		if mode != "" {
+			name += "-" + mode
+		}
+		args = append([]string{sbx}, args...)
+		if fake != "" {
+			name = "abi-" + fake + "-" + name
+			args = append([]string{abicap, fake}, args...)
+		}
+		return append(list, job{
+			Job:  wire.Job{Name: name + "-" + u.name, Args: args, Dir: u.home + "/work", UID: u.uid, Seconds: answerSeconds},
+			Kind: k, Fake: fake, Mode: mode,
+		})
+	}
+	list := add(nil, kindFeatures, "", "features", "--json")
+	list = add(list, kindDoctor, "", "doctor", "--json")
+	for _, mode := range modes {
+		list = add(list, kindRun, mode, "run", "--mode", mode, "--json", "--stdout", "/dev/null", "--", "/bin/true")
+	}
+	return list
+}
+
+func (p testPackage) job(u user) job {
+	return job{
+		Job: wire.Job{
+			Name: "test-" + p.name() + "-" + u.name, UID: u.uid, Dir: testDir, Seconds: p.seconds,
+			Args: []string{p.binary(), "-test.v=test2json", "-test.run", p.run},
+		},
+		Kind: kindTest, Package: p.path,
+	}
+}
