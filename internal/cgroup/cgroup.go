@@ -7,9 +7,9 @@
 // is mounted where. [New] makes a [Group], always below the caller's own
 // cgroup, so that the caller's own limits go on to hold for its workers.
 //
-// A worker gets into its group at its fork, never later: into cgroup2 by
-// CLONE_INTO_CGROUP ([Group.FD]), into cgroup1 with the thread that forks it
-// ([Group.Enter]).
+// A worker gets into its group at its fork: into cgroup2 by CLONE_INTO_CGROUP
+// ([Group.FD]), into cgroup1 with the thread that forks it ([Group.Enter]). One
+// that is held before its first instruction can be moved ([Group.Add]).
 //
 // What this package does not do: it keeps no worker from writing to a cgroup
 // file system that it can reach. A worker of the launcher's own uid owns the
@@ -167,9 +167,10 @@ const (
 // not have is unknown, not zero: ask [Usage.Knows].
 type Usage struct {
 	User, System time.Duration
-	// PeakMemory is in bytes; memory.peak is of Linux 5.19.
+	// PeakMemory is in bytes, and may be some pages over the limit; cgroup2 has
+	// it since Linux 5.19.
 	PeakMemory, CurrentMemory int64
-	// PeakPids counts tasks (pids.peak). In cgroup1 the launch thread counts
+	// PeakPids counts tasks. Linux 6.1 does not have it, 6.12 does. In cgroup1 the launch thread counts
 	// until [Group.Leave], so that a peak of 2 may be 1 in truth: unknown.
 	PeakPids int
 	// OOMKills are tasks of the group that were killed because memory ran out:

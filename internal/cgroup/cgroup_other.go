@@ -21,14 +21,10 @@ func Probe() Host {
 	return Host{Layout: None, Memory: a, Pids: a, CPU: a, Kill: a}
 }
 
-// Prepare fails.
+// Prepare fails, Close has nothing to close, and Mark marks nothing.
 func (h Host) Prepare(string, Limits) error { return cannot(kill, h.Kill) }
-
-// Close does nothing.
-func (h Host) Close() error { return nil }
-
-// Mark marks nothing.
-func (h Host) Mark(string) Mark { return Mark{} }
+func (h Host) Close() error                 { return nil }
+func (h Host) Mark(string) Mark             { return Mark{} }
 
 // RemoveMarked has nothing to remove.
 func RemoveMarked(Host, Mark) error { return nil }
@@ -39,44 +35,18 @@ type Group struct{}
 // New fails.
 func New(h Host, _ string, _ Limits) (*Group, error) { return nil, cannot(kill, h.Kill) }
 
-// Name is empty.
-func (g *Group) Name() string { return "" }
-
-// Gaps is empty.
-func (g *Group) Gaps() []string { return nil }
-
-// FD is none.
-func (g *Group) FD() int { return -1 }
-
-// NeedsEnter is false.
-func (g *Group) NeedsEnter() bool { return false }
-
-// Enter fails.
-func (g *Group) Enter() error { return errNotLinux }
-
-// Leave fails.
-func (g *Group) Leave() error { return errNotLinux }
-
-// Add fails.
-func (g *Group) Add(int) error { return errNotLinux }
-
-// Kill fails.
-func (g *Group) Kill() error { return errNotLinux }
-
-// Procs is empty.
-func (g *Group) Procs() []int { return nil }
-
-// Empty fails.
-func (g *Group) Empty() (bool, error) { return false, errNotLinux }
-
-// WaitEmpty fails.
+// The methods of a group that does not exist.
+func (g *Group) Name() string                    { return "" }
+func (g *Group) Gaps() []string                  { return nil }
+func (g *Group) FD() int                         { return -1 }
+func (g *Group) NeedsEnter() bool                { return false }
+func (g *Group) Enter() error                    { return errNotLinux }
+func (g *Group) Leave() error                    { return errNotLinux }
+func (g *Group) Add(int) error                   { return errNotLinux }
+func (g *Group) Kill() error                     { return errNotLinux }
+func (g *Group) Procs() []int                    { return nil }
+func (g *Group) Empty() (bool, error)            { return false, errNotLinux }
 func (g *Group) WaitEmpty(context.Context) error { return errNotLinux }
-
-// Usage knows nothing.
-func (g *Group) Usage() Usage { return Usage{} }
-
-// Mark marks nothing.
-func (g *Group) Mark() Mark { return Mark{} }
-
-// Remove does nothing.
-func (g *Group) Remove() error { return nil }
+func (g *Group) Usage() Usage                    { return Usage{} }
+func (g *Group) Mark() Mark                      { return Mark{} }
+func (g *Group) Remove() error                   { return nil }

@@ -51,7 +51,10 @@ func New(h Host, id string, l Limits) (*Group, error) {
 	}
 	g := &Group{name: groupPrefix + id, kill: -1, pids: -1}
 	if err := g.make(h, l); err != nil {
-		return nil, errors.Join(err, g.Remove())
+		if left := g.Remove(); left != nil {
+			err = errors.Join(err, left)
+		}
+		return nil, err
 	}
 	return g, nil
 }

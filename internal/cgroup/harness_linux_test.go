@@ -96,6 +96,7 @@ func work(what string, args []string) {
 		wait()
 	case "forks":
 		runtime.LockOSThread()
+		self := uintptr(os.Getpid())
 		made, failed := 0, 0
 		for range number(0) {
 			switch pid, errno := fork(); {
@@ -105,6 +106,9 @@ func work(what string, args []string) {
 				panic(errno)
 			case pid == 0: // they end with their parent, also where no group does it
 				unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0)
+				if parent, _, _ := unix.RawSyscall(unix.SYS_GETPPID, 0, 0, 0); parent != self {
+					unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0) // it has ended before
+				}
 				pause()
 			default:
 				made++

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// two2 is a cgroup2 in which everything can be had.
-func two2(change ...func(*hierarchy)) *hierarchy {
+// unified is a cgroup2 in which everything can be had.
+func unified(change ...func(*hierarchy)) *hierarchy {
 	h := &hierarchy{member: member{path: "/own"}, kind: "domain", offered: []string{"cpu", "io", "memory", "pids"}}
 	for _, f := range change {
 		f(h)
@@ -16,7 +16,8 @@ func two2(change ...func(*hierarchy)) *hierarchy {
 	return h
 }
 
-func one1(controllers string, change ...func(*hierarchy)) *hierarchy {
+// legacy is a cgroup1 hierarchy in which everything can be had.
+func legacy(controllers string, change ...func(*hierarchy)) *hierarchy {
 	h := &hierarchy{member: member{id: 7, controllers: strings.Split(controllers, ","), path: "/own"}}
 	for _, f := range change {
 		f(h)
@@ -44,28 +45,28 @@ func TestJudge(t *testing.T) {
 		fix    string // part of the first fix
 	}{
 		{"nothing", nil, user, None, "not-mounted not-mounted not-mounted not-mounted", false, "mount a cgroup2"},
-		{"root of cgroup2", []*hierarchy{two2(top)}, root, Unified, "cgroup2 cgroup2 cgroup2 cgroup2", false, ""},
-		{"root of cgroup2, among others", []*hierarchy{two2(top, shared)}, root, Unified, "cgroup2 cgroup2 cgroup2 cgroup2", false, ""},
-		{"delegated, alone", []*hierarchy{two2()}, user, Unified, "cgroup2 cgroup2 cgroup2 cgroup2", true, ""},
-		{"delegated, among others", []*hierarchy{two2(shared)}, systemdUser, Unified, "internal-processes internal-processes internal-processes cgroup2", false, "systemd-run --user --scope"},
-		{"delegated, moved before", []*hierarchy{two2(enabled)}, user, Unified, "cgroup2 cgroup2 cgroup2 cgroup2", true, ""},
-		{"delegated without controllers", []*hierarchy{two2(none)}, systemdUser, Unified, "not-enabled not-enabled not-enabled cgroup2", false, "Delegate=cpu memory pids"},
-		{"a directory, but not subtree_control", []*hierarchy{two2(func(h *hierarchy) { h.divide = syscall.EACCES })}, user, Unified, "not-delegated not-delegated not-delegated cgroup2", false, "as root"},
-		{"a session of systemd", []*hierarchy{two2(foreign, shared)}, systemdUser, Unified, "not-delegated not-delegated not-delegated not-delegated", false, "systemd-run --user"},
-		{"a session of root", []*hierarchy{two2(shared)}, caller{root: true, systemd: true}, Unified, "internal-processes internal-processes internal-processes cgroup2", false, "systemd-run --scope"},
-		{"a container", []*hierarchy{two2(readOnly)}, root, Unified, "read-only read-only read-only read-only", false, "container"},
-		{"another namespace's mount", []*hierarchy{two2(func(h *hierarchy) { h.cause = OtherNamespace })}, root, None, "other-namespace other-namespace other-namespace other-namespace", false, "namespace"},
-		{"a threaded cgroup", []*hierarchy{two2(func(h *hierarchy) { h.kind = "domain threaded" })}, root, Unified, "threaded threaded threaded threaded", false, "threaded"},
-		{"no clone3", []*hierarchy{two2()}, caller{clone: syscall.ENOSYS}, Unified, "no-clone3 no-clone3 no-clone3 no-clone3", false, "clone3"},
-		{"a kernel without controllers", []*hierarchy{two2(top, none)}, root, Unified, "no-controller no-controller no-controller cgroup2", false, "cgroup_disable"},
+		{"root of cgroup2", []*hierarchy{unified(top)}, root, Unified, "cgroup2 cgroup2 cgroup2 cgroup2", false, ""},
+		{"root of cgroup2, among others", []*hierarchy{unified(top, shared)}, root, Unified, "cgroup2 cgroup2 cgroup2 cgroup2", false, ""},
+		{"delegated, alone", []*hierarchy{unified()}, user, Unified, "cgroup2 cgroup2 cgroup2 cgroup2", true, ""},
+		{"delegated, among others", []*hierarchy{unified(shared)}, systemdUser, Unified, "internal-processes internal-processes internal-processes cgroup2", false, "systemd-run --user --scope"},
+		{"delegated, moved before", []*hierarchy{unified(enabled)}, user, Unified, "cgroup2 cgroup2 cgroup2 cgroup2", true, ""},
+		{"delegated without controllers", []*hierarchy{unified(none)}, systemdUser, Unified, "not-enabled not-enabled not-enabled cgroup2", false, "Delegate=cpu memory pids"},
+		{"a directory, but not subtree_control", []*hierarchy{unified(func(h *hierarchy) { h.divide = syscall.EACCES })}, user, Unified, "not-delegated not-delegated not-delegated cgroup2", false, "as root"},
+		{"a session of systemd", []*hierarchy{unified(foreign, shared)}, systemdUser, Unified, "not-delegated not-delegated not-delegated not-delegated", false, "systemd-run --user"},
+		{"a session of root", []*hierarchy{unified(shared)}, caller{root: true, systemd: true}, Unified, "internal-processes internal-processes internal-processes cgroup2", false, "systemd-run --scope"},
+		{"a container", []*hierarchy{unified(readOnly)}, root, Unified, "read-only read-only read-only read-only", false, "container"},
+		{"another namespace's mount", []*hierarchy{unified(func(h *hierarchy) { h.cause = OtherNamespace })}, root, None, "other-namespace other-namespace other-namespace other-namespace", false, "namespace"},
+		{"a threaded cgroup", []*hierarchy{unified(func(h *hierarchy) { h.kind = "domain threaded" })}, root, Unified, "threaded threaded threaded threaded", false, "threaded"},
+		{"no clone3", []*hierarchy{unified()}, caller{clone: syscall.ENOSYS}, Unified, "no-clone3 no-clone3 no-clone3 no-clone3", false, "clone3"},
+		{"a kernel without controllers", []*hierarchy{unified(top, none)}, root, Unified, "no-controller no-controller no-controller cgroup2", false, "cgroup_disable"},
 		// B120: cgroup2 is there and has nothing.
-		{"hybrid", []*hierarchy{one1("memory"), one1("pids"), one1("cpu,cpuacct"), one1("freezer"), two2(top, none)}, root, Hybrid, "cgroup1 cgroup1 cgroup1 cgroup2", false, ""},
-		{"hybrid, one controller in cgroup2", []*hierarchy{one1("pids"), one1("cpu,cpuacct"), two2()}, root, Hybrid, "cgroup2 cgroup1 cgroup1 cgroup2", true, ""},
-		{"hybrid, its memory not mounted", []*hierarchy{one1("memory", unmounted), one1("pids"), two2(top)}, root, Hybrid, "not-mounted cgroup1 cgroup2 cgroup2", false, "mount"},
-		{"cgroup1 alone", []*hierarchy{one1("memory"), one1("pids"), one1("cpu"), one1("freezer"), two2(unmounted)}, root, V1, "cgroup1 cgroup1 cgroup1 cgroup1", false, ""},
-		{"cgroup1, a user", []*hierarchy{one1("memory", foreign), one1("pids", foreign), one1("cpu", foreign), two2(unmounted)}, user, V1, "not-delegated not-delegated not-delegated not-delegated", false, "each hierarchy"},
-		{"cgroup1, use_hierarchy 0", []*hierarchy{one1("memory", func(h *hierarchy) { h.flat = true }), one1("pids"), two2(unmounted)}, root, V1, "not-hierarchical cgroup1 not-mounted cgroup1", false, "use_hierarchy"},
-		{"cgroup1, directory gone", []*hierarchy{one1("memory", func(h *hierarchy) { h.open = syscall.EIO }), two2(unmounted)}, root, V1, "unusable not-mounted not-mounted unusable", false, ""},
+		{"hybrid", []*hierarchy{legacy("memory"), legacy("pids"), legacy("cpu,cpuacct"), legacy("freezer"), unified(top, none)}, root, Hybrid, "cgroup1 cgroup1 cgroup1 cgroup2", false, ""},
+		{"hybrid, one controller in cgroup2", []*hierarchy{legacy("pids"), legacy("cpu,cpuacct"), unified()}, root, Hybrid, "cgroup2 cgroup1 cgroup1 cgroup2", true, ""},
+		{"hybrid, its memory not mounted", []*hierarchy{legacy("memory", unmounted), legacy("pids"), unified(top)}, root, Hybrid, "not-mounted cgroup1 cgroup2 cgroup2", false, "mount"},
+		{"cgroup1 alone", []*hierarchy{legacy("memory"), legacy("pids"), legacy("cpu"), legacy("freezer"), unified(unmounted)}, root, V1, "cgroup1 cgroup1 cgroup1 cgroup1", false, ""},
+		{"cgroup1, a user", []*hierarchy{legacy("memory", foreign), legacy("pids", foreign), legacy("cpu", foreign), unified(unmounted)}, user, V1, "not-delegated not-delegated not-delegated not-delegated", false, "each hierarchy"},
+		{"cgroup1, use_hierarchy 0", []*hierarchy{legacy("memory", func(h *hierarchy) { h.flat = true }), legacy("pids"), unified(unmounted)}, root, V1, "not-hierarchical cgroup1 not-mounted cgroup1", false, "use_hierarchy"},
+		{"cgroup1, directory gone", []*hierarchy{legacy("memory", func(h *hierarchy) { h.open = syscall.EIO }), unified(unmounted)}, root, V1, "unusable not-mounted not-mounted unusable", false, ""},
 	} {
 		h := judge(test.all, test.c)
 		var got []string
@@ -115,7 +116,6 @@ cgroup2 memory.oom.group=1
 cgroup2 pids.max=10 
 cgroup1 pids.max=11 10
 cgroup2 cpu.max=50000 100000 
-cgroup1 cpu.cfs_period_us=100000 
 cgroup1 cpu.cfs_quota_us=50000 
 `
 	if got := text(Limits{MemoryBytes: 64<<20 + 5, Pids: 10, CPUs: 0.5, EndTogether: true}); got != want {

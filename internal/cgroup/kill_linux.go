@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -12,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killTime bounds how long Kill goes on. A task in an uninterruptible wait does
-// not end sooner for being told again.
-const killTime = 10 * time.Second
+// killTime bounds how long Kill waits for there to be fewer processes. A task in
+// an uninterruptible wait does not end sooner for being told again.
+const killTime = 5 * time.Second
 
 // leaveTime bounds the wait for the launch thread, which stays for a fork.
 const leaveTime = time.Second
@@ -27,17 +28,30 @@ const leaveTime = time.Second
 // in cgroup1, the group is frozen, so that it cannot fork, and its processes
 // are told one by one.
 func (g *Group) Kill() error {
-	ctx, cancel := context.WithTimeout(context.Background(), killTime)
-	defer cancel()
 	for end := time.Now().Add(leaveTime); g.threadInside() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	if g.kill >= 0 {
-		if err := write(g.kill, []byte("1")); err != nil {
-			return &Error{Limit: kill, Op: "write", File: "cgroup.kill", Err: err}
+	if empty, _ := g.Empty(); empty {
+		return nil
+	}
+	for before := math.MaxInt; ; {
+		err := g.killOnce()
+		now := len(g.Procs())
+		if err == nil || now == 0 || now >= before {
+			return err
 		}
-	} else if err := g.sweep(ctx); err != nil {
-		return err
+		before = now
+	}
+}
+
+func (g *Group) killOnce() error {
+	ctx, cancel := context.WithTimeout(context.Background(), killTime)
+	defer cancel()
+	if g.kill < 0 {
+		return g.sweep(ctx)
+	}
+	if err := write(g.kill, []byte("1")); err != nil {
+		return &Error{Limit: kill, Op: "write", File: "cgroup.kill", Err: err}
 	}
 	return g.WaitEmpty(ctx)
 }

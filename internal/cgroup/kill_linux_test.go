@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,7 +65,7 @@ func TestKill(t *testing.T) {
 			{"in sessions of their own", []string{"tree", "60"}, 0},
 			{"stopped", []string{"stopped", "60"}, 0},
 			{"a fork bomb", []string{"bomb"}, 64},
-			{"chains that outrun a sweep", []string{"chains", "8"}, 0},
+			{"chains that outrun a sweep", []string{"chains", "40"}, 0},
 		} {
 			if tree.limit > 0 && !way.host.Pids.Can() {
 				continue // nothing to bound it by
@@ -185,29 +186,33 @@ func TestKillDuringLaunch(t *testing.T) {
 		t.Run(way.name+", thread stuck", func(t *testing.T) {
 			g := group(t, way.host, Limits{})
 			way.less(g)
-			w := start(t, g, "tree", "10")
+			w := start(t, g, "chains", "40")
 			w.ready(t)
-			inside, leave := make(chan error), make(chan bool)
-			left := make(chan error)
+			var leave atomic.Bool
+			inside, left := make(chan error), make(chan error)
 			go func() {
 				runtime.LockOSThread()
 				defer runtime.UnlockOSThread()
 				inside <- g.Enter()
-				for range leave { // running, so that a freeze would be felt
+				for !leave.Load() { // running, so that a freeze would be felt
 				}
 				left <- g.Leave()
 			}()
 			if err := <-inside; err != nil {
 				t.Fatal(err)
 			}
+			go func() { // which needs every thread that runs
+				for !leave.Load() {
+					runtime.GC()
+				}
+			}()
 			if err := g.Kill(); err != nil {
 				t.Error(err)
 			}
 			if got := g.Procs(); len(got) > 0 {
 				t.Errorf("left: %v", got)
 			}
-			runtime.GC()
-			close(leave)
+			leave.Store(true)
 			if err := <-left; err != nil {
 				t.Error(err)
 			}

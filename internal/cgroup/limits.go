@@ -26,8 +26,8 @@ const leastCPUs = 0.001
 
 func (l Limits) check() error {
 	switch {
-	case l.MemoryBytes < 0:
-		return fmt.Errorf("memory limit %d is negative", l.MemoryBytes)
+	case l.MemoryBytes < 0 || l.MemoryBytes > 0 && l.MemoryBytes < int64(os.Getpagesize()):
+		return fmt.Errorf("memory limit of %d bytes is less than a page", l.MemoryBytes)
 	case l.Pids < 0:
 		return fmt.Errorf("limit of %d processes is negative", l.Pids)
 	case math.IsNaN(l.CPUs), math.IsInf(l.CPUs, 0), l.CPUs < 0, l.CPUs > 1e6:
@@ -38,9 +38,12 @@ func (l Limits) check() error {
 	return nil
 }
 
+// usualPeriod is the kernel's default, in microseconds.
+const usualPeriod = 100_000
+
 // quota returns the microseconds of CPU time in each period of microseconds.
 func (l Limits) quota() (quota, period int) {
-	period = 100_000 // the kernel's default
+	period = usualPeriod
 	if quota = int(math.Round(l.CPUs * float64(period))); quota < 1000 {
 		period = 1_000_000
 		quota = int(math.Round(l.CPUs * float64(period)))
@@ -87,21 +90,11 @@ func (l Limits) settings() []setting {
 	}
 	if l.CPUs > 0 {
 		quota, period := l.quota()
-		list = append(list,
-			setting{limit: cpu, version: two, file: "cpu.max", value: fmt.Sprintf("%d %d", quota, period)},
-			setting{limit: cpu, version: one, file: "cpu.cfs_period_us", value: strconv.Itoa(period)},
-			setting{limit: cpu, version: one, file: "cpu.cfs_quota_us", value: strconv.Itoa(quota)})
-	}
-	return list
-}
-
-// names are the limits that are asked for.
-func (l Limits) names() []string {
-	var list []string
-	for _, s := range l.settings() {
-		if len(list) == 0 || list[len(list)-1] != s.limit {
-			list = append(list, s.limit)
+		list = append(list, setting{limit: cpu, version: two, file: "cpu.max", value: fmt.Sprintf("%d %d", quota, period)})
+		if period != usualPeriod {
+			list = append(list, setting{limit: cpu, version: one, file: "cpu.cfs_period_us", value: strconv.Itoa(period)})
 		}
+		list = append(list, setting{limit: cpu, version: one, file: "cpu.cfs_quota_us", value: strconv.Itoa(quota)})
 	}
 	return list
 }

@@ -222,7 +222,7 @@ func TestUsage(t *testing.T) {
 
 func TestWrongArguments(t *testing.T) {
 	h := probe(t)
-	for _, l := range []Limits{{MemoryBytes: -1}, {Pids: -1}, {CPUs: -1}, {CPUs: 0.0001}, {CPUs: 1e9}} {
+	for _, l := range []Limits{{MemoryBytes: -1}, {MemoryBytes: 100}, {Pids: -1}, {CPUs: -1}, {CPUs: 0.0001}, {CPUs: 1e9}} {
 		if g, err := New(h, newID(), l); err == nil {
 			t.Errorf("%+v is taken", l)
 			end(t, g)

@@ -146,9 +146,7 @@ func TestForgedMark(t *testing.T) {
 	}
 }
 
-// TestInodeIsIdentity pins what a mark rests on: a new cgroup at the same path
-// is another inode, and the inode stays when the kernel drops it from memory,
-// which the ctime does not.
+// TestInodeIsIdentity pins what a mark rests on: no inode number is used again.
 func TestInodeIsIdentity(t *testing.T) {
 	h := probe(t)
 	need(t, "kill", h.Kill)

@@ -19,13 +19,13 @@ func (h Host) Prepare(id string, l Limits) error {
 		return err
 	}
 	var need []string
-	for _, name := range l.names() {
-		a := h.ability(name)
+	for _, s := range l.settings() {
+		a := h.ability(s.limit)
 		if !a.Can() {
-			return cannot(name, a)
+			return cannot(s.limit, a)
 		}
-		if a.By == two {
-			need = append(need, name)
+		if a.By == two && !slices.Contains(need, s.limit) {
+			need = append(need, s.limit)
 		}
 	}
 	if len(need) == 0 {
@@ -54,7 +54,7 @@ func (s *state) enable(h *hierarchy, need []string, leaf string) (err error) {
 	if !h.top && len(others) > 0 {
 		now := *h
 		now.others = others
-		return cannot(need[0], now.limit(need[0], caller{}))
+		return cannot(need[0], now.limit(need[0], s.caller))
 	}
 	if !h.top && inside {
 		if err := moveSelf(h.dir, leaf); err != nil {

@@ -15,6 +15,7 @@ import (
 type state struct {
 	mounts []mount
 	all    []*hierarchy
+	caller caller
 
 	mu    sync.Mutex // held while this process moves
 	leaf  string     // where it has moved to, below its own cgroup
@@ -40,11 +41,12 @@ func Probe() Host {
 			s.all = append(s.all, h)
 		}
 	}
-	host := judge(s.all, caller{
+	s.caller = caller{
 		root:    os.Geteuid() == 0,
 		systemd: unix.Access("/run/systemd/system", unix.F_OK) == nil, // sd_booted(3)
 		clone:   clone3(),
-	})
+	}
+	host := judge(s.all, s.caller)
 	host.state = s
 	return host
 }

@@ -15,7 +15,7 @@ var figures = []struct {
 	{CurrentMemory, two, "", "memory.current", "", 1},
 	{OOMKills, two, "", "memory.events", "oom_kill", 1},
 	{OOMs, two, "", "memory.events", "oom", 1},
-	{PeakPids, two, "", "pids.peak", "", 1}, // Linux 6.11
+	{PeakPids, two, "", "pids.peak", "", 1}, // Linux 6.12 or before
 	{PidsMaxHits, two, "", "pids.events", "max", 1},
 	{Throttled, two, "", "cpu.stat", "nr_throttled", 1},
 
