@@ -183,16 +183,29 @@ func (b *Bounds) fill(u *backend.Usage, used cgroup.Usage) {
 // by the kernel's count, never by the signal alone.
 func (b *Bounds) outcome(o backend.Outcome, used cgroup.Usage) backend.Outcome {
 	const sigkill = 9
-	if o.Kind == backend.Signaled && o.Signal == sigkill && b.limits.Memory > 0 && used.Knows(cgroup.OOMKills) && used.OOMKills > 0 {
+	if o.Kind == backend.Signaled && o.Signal == sigkill && b.outOfMemory(used) {
 		return backend.Outcome{Kind: backend.LimitHit, Which: "memory", Reason: fmt.Sprintf("the memory limit of %d bytes was reached", b.limits.Memory)}
 	}
 	return o
 }
 
+// outOfMemory tells whether processes were killed for this limit, and not for
+// one above it or for want of the host's memory, which the kernel counts as well.
+func (b *Bounds) outOfMemory(used cgroup.Usage) bool {
+	if b.limits.Memory == 0 || !used.Knows(cgroup.OOMKills) || used.OOMKills == 0 {
+		return false
+	}
+	if used.Knows(cgroup.OOMs) { // cgroup2 tells whose it was
+		return used.OOMs > 0
+	}
+	const page = 64 << 10 // the largest; the limit is rounded down to one
+	return used.Knows(cgroup.PeakMemory) && used.PeakMemory > b.limits.Memory-page
+}
+
 func (b *Bounds) warnings(o backend.Outcome, used cgroup.Usage) (list []string) {
 	if o.Kind == backend.LimitHit {
 		list = append(list, o.Reason)
-	} else if b.limits.Memory > 0 && used.Knows(cgroup.OOMKills) && used.OOMKills > 0 {
+	} else if b.outOfMemory(used) {
 		list = append(list, fmt.Sprintf("the memory limit of %d bytes was reached, and %d processes of the command were killed for it", b.limits.Memory, used.OOMKills))
 	}
 	if b.limits.Pids > 0 && used.Knows(cgroup.PidsMaxHits) && used.PidsMaxHits > 0 {
