@@ -54,12 +54,6 @@ type Command struct {
 	// OwnTree tells that this process has no other worker, so that every
 	// orphan that reaches it belongs to this one and may be ended with it.
 	OwnTree bool
-	// Files are further descriptors of the worker: the number that each has
-	// there, from 3 on.
-	Files map[int]*os.File
-	// NewSession makes the worker the leader of a session of its own, with its
-	// standard input as the controlling terminal.
-	NewSession bool
 }
 
 // Worker is a launched process tree.

@@ -23,12 +23,12 @@ type Limits struct {
 	CPUs float64
 	// FileSize bounds each file that is written, in bytes (RLIMIT_FSIZE), Files
 	// the descriptors of each process (RLIMIT_NOFILE), Core the size of core
-	// dumps in bytes (RLIMIT_CORE): getrlimit(2).
+	// dumps in bytes (RLIMIT_CORE): getrlimit(2). Core is set with the others;
+	// without one of them and without a cgroup a worker has its launcher's, which
+	// `sbx run` lowers for itself.
 	FileSize int64
 	Files    int
 	Core     int64
-	// Temp bounds the private temporary directory, in bytes.
-	Temp int64
 }
 
 // DefaultGrace is the grace of a caller that names none.
@@ -52,15 +52,11 @@ func (l Limits) effects() EffectSet {
 	return set
 }
 
-// MinMemory and MinPids are the least limits under which a program can start at
-// all.
-const (
-	MinMemory = 1 << 20
-	MinPids   = 1
-)
+// MinMemory is the least limit under which a program can start at all, in bytes.
+const MinMemory = 1 << 20
 
 func (l Limits) validate() error {
-	if l.Time < 0 || l.Idle < 0 || l.Grace < 0 || l.Memory < 0 || l.Pids < 0 || l.CPUs < 0 || l.FileSize < 0 || l.Files < 0 || l.Core < 0 || l.Temp < 0 {
+	if l.Time < 0 || l.Idle < 0 || l.Grace < 0 || l.Memory < 0 || l.Pids < 0 || l.CPUs < 0 || l.FileSize < 0 || l.Files < 0 || l.Core < 0 {
 		return errors.New("a limit is negative")
 	}
 	if l.Memory > 0 && l.Memory < MinMemory {

@@ -110,12 +110,11 @@ type Limits struct {
 	FileSize int64   `json:"file_size_bytes,omitempty"`
 	Files    int     `json:"files,omitempty"`
 	Core     int64   `json:"core_bytes,omitempty"`
-	Temp     int64   `json:"temp_bytes,omitempty"`
 }
 
 // limitsOf is nil if nothing is limited.
 func limitsOf(l policy.Limits) *Limits {
-	v := Limits{l.Time.Seconds(), l.Idle.Seconds(), l.Memory, l.Pids, l.CPUs, l.FileSize, l.Files, l.Core, l.Temp}
+	v := Limits{l.Time.Seconds(), l.Idle.Seconds(), l.Memory, l.Pids, l.CPUs, l.FileSize, l.Files, l.Core}
 	if v == (Limits{}) {
 		return nil
 	}

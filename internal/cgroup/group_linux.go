@@ -243,6 +243,9 @@ func (g *Group) Leave() error {
 // move others takes a lock over all forks of the system, and waits for a grace
 // period unless another move was just before (percpu_down_write): some 6 ms.
 func (g *Group) Add(pid int) error {
+	if len(g.dirs) == 0 { // it was removed: nothing would be bounded
+		return &Error{Op: "write", File: "cgroup.procs", Err: unix.ENOENT}
+	}
 	for _, d := range g.dirs {
 		if err := writeAt(d.fd, "cgroup.procs", strconv.Itoa(pid)); err != nil {
 			return &Error{Op: "write", File: "cgroup.procs", Err: fmt.Errorf("in %s %s: %w", d.h.name(), d.h.path, err)}

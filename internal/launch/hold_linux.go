@@ -3,7 +3,6 @@ package launch
 import (
 	"errors"
 	"fmt"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -43,13 +42,6 @@ func (p *Process) awaitStop() error {
 func (b *Bounds) bound(pid int) error {
 	if b.group != nil {
 		if err := b.group.Add(pid); err != nil {
-			return err
-		}
-		// No thread of ours was inside, but the limit on processes is set here.
-		runtime.LockOSThread()
-		err := b.group.Leave()
-		runtime.UnlockOSThread()
-		if err != nil {
 			return err
 		}
 	}

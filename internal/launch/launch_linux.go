@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,7 +45,6 @@ type Process struct {
 	mu       sync.Mutex // guards what follows: a Signal may stand beside Wait
 	reaped   bool
 	killer   *time.Timer // of Stop
-	killed   atomic.Bool
 	used     usage
 	bounds   *Bounds
 	warnings []string
@@ -211,6 +209,12 @@ func (p *Process) spawn(r Request, attr *syscall.ProcAttr) error {
 		}
 		if errno == syscall.EAGAIN || errno == syscall.ENOMEM {
 			return &backend.SetupError{Step: "fork", Err: errno, Hint: "a process or memory limit of the caller was reached"}
+		}
+		if attr.Sys.Ptrace && errno == syscall.EPERM {
+			// From PTRACE_TRACEME, as good as ever: it is refused where there is
+			// a tracer already, and by Yama (ptrace(2)).
+			return &backend.SetupError{Step: "limits", Err: fmt.Errorf("holding the process until it is bounded: %w", errno),
+				Hint: "do not run it under a tracer such as strace, or leave out --memory, --pids, --cpus, --fsize and --nofile"}
 		}
 		return &backend.ExecError{Path: r.Path, Errno: errno}
 	}

@@ -31,13 +31,10 @@ func (p *Process) Stop(grace time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.reaped && p.killer == nil {
-		p.killer = time.AfterFunc(grace, func() { p.killed.Store(p.kill()) })
+		p.killer = time.AfterFunc(grace, func() { p.kill() })
 	}
 	return true
 }
-
-// Killed tells whether the root outlived the grace of [Process.Stop].
-func (p *Process) Killed() bool { return p.killed.Load() }
 
 func (p *Process) kill() bool {
 	alive := !p.ended()

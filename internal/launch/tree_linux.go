@@ -72,7 +72,9 @@ func (t *tree) reapOrphans() {
 // each death hands its own children on to us. It returns those that are left
 // when the time is up.
 func (t *tree) end() []int {
-	t.timer.Stop()
+	if t.timer != nil { // a launch that failed before it was watched has none
+		t.timer.Stop()
+	}
 	t.mu.Lock()
 	t.ended = true
 	t.mu.Unlock()

@@ -26,30 +26,24 @@ type watched struct {
 	limits policy.Limits
 	taps   []*stream.Tap
 
-	mu     sync.Mutex
-	cause  string
-	timers []*time.Timer
-	ended  bool
+	mu         sync.Mutex
+	cause      string
+	time, idle *time.Timer
+	ended      bool
 }
 
 // watch starts the worker's clocks.
 func watch(w backend.Worker, limits policy.Limits, taps []*stream.Tap) *watched {
 	v := &watched{Worker: w, limits: limits, taps: taps}
-	if limits.Time > 0 {
-		v.after(limits.Time, func() { v.stop(byTime, limits.Grace) })
-	}
-	if limits.Idle > 0 {
-		v.after(limits.Idle, v.checkIdle)
-	}
-	return v
-}
-
-func (v *watched) after(d time.Duration, f func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !v.ended {
-		v.timers = append(v.timers, time.AfterFunc(d, f))
+	if limits.Time > 0 {
+		v.time = time.AfterFunc(limits.Time, func() { v.stop(byTime, limits.Grace) })
 	}
+	if limits.Idle > 0 {
+		v.idle = time.AfterFunc(limits.Idle, v.checkIdle)
+	}
+	return v
 }
 
 func (v *watched) checkIdle() {
@@ -60,7 +54,11 @@ func (v *watched) checkIdle() {
 		}
 	}
 	if left := v.limits.Idle - time.Since(last); left > 0 {
-		v.after(left, v.checkIdle)
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if !v.ended {
+			v.idle.Reset(left)
+		}
 		return
 	}
 	v.stop(byIdle, v.limits.Grace)
@@ -86,8 +84,10 @@ func (v *watched) Wait() backend.Result {
 	r := v.Worker.Wait()
 	v.mu.Lock()
 	v.ended = true
-	for _, t := range v.timers {
-		t.Stop()
+	for _, t := range []*time.Timer{v.time, v.idle} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	cause := v.cause
 	v.mu.Unlock()

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"io"
 	"os"
 	"testing"
 	"time"
@@ -71,7 +72,7 @@ func TestCauses(t *testing.T) {
 func TestActivityDelaysIdleness(t *testing.T) {
 	var taps []*stream.Tap
 	for range 2 {
-		tap, err := stream.NewTap(new(stream.Capture))
+		tap, err := stream.NewTap(io.Discard)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,14 +1,12 @@
 // Package stream stands between a worker's output and whoever reads it, where
-// something must be known of it: when the last byte came, how many came, or what
-// the first of them were. Where nothing must be known a worker writes to its
-// caller's descriptors itself.
+// something must be known of it: when the last byte came, or how many came. Where
+// nothing must be known a worker writes to its caller's descriptors itself.
 package stream
 
 import (
 	"errors"
 	"io"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -24,12 +22,17 @@ type Tap struct {
 	to     io.Writer
 	bytes  atomic.Int64
 	last   atomic.Int64 // when the last byte came, Unix nanoseconds
+	until  atomic.Int64 // how many bytes are copied at most; 0 is no end
 	done   chan struct{}
 	err    error // what ended the copy early; set when done is closed
 }
 
 // bufferSize is what one Tap holds.
 const bufferSize = 64 << 10
+
+// maxPipe is what a pipe can hold that a process without privileges has enlarged
+// (pipe(7), pipe-max-size).
+const maxPipe = 1 << 20
 
 // NewTap starts to copy to a writer.
 func NewTap(to io.Writer) (*Tap, error) {
@@ -58,6 +61,9 @@ func (t *Tap) copy() {
 				t.err = werr
 				return
 			}
+		}
+		if until := t.until.Load(); until > 0 && t.Bytes() >= until {
+			return
 		}
 		switch {
 		case err == nil:
@@ -101,8 +107,9 @@ func (t *Tap) Last() time.Time { return time.Unix(0, t.last.Load()) }
 // Drain waits until everything that was written has been copied. The worker's
 // tree is gone then, so that is at once but for a slow reader, whom it waits for.
 // A process that still holds the other end keeps it no longer than grace without
-// a byte. It returns why output was lost; a reader that went away is no error.
+// a byte, nor by writing more than the worker can have left in the pipe. It returns why output was lost; a reader that went away is no error.
 func (t *Tap) Drain(grace time.Duration) error {
+	t.until.Store(t.Bytes() + maxPipe + bufferSize)
 	for before := int64(-1); ; before = t.Bytes() {
 		select {
 		case <-t.done:
@@ -116,37 +123,4 @@ func (t *Tap) Drain(grace time.Duration) error {
 			_ = t.from.SetReadDeadline(time.Now()) // ends a Read, not a Write
 		}
 	}
-}
-
-// Capture keeps the first Max bytes of what is written to it. The zero value
-// keeps none.
-type Capture struct {
-	Max int
-
-	mu    sync.Mutex
-	kept  []byte
-	total int64
-}
-
-// Write takes everything and never fails.
-func (c *Capture) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.total += int64(len(p))
-	c.kept = append(c.kept, p[:min(len(p), c.Max-len(c.kept))]...)
-	return len(p), nil
-}
-
-// Bytes is what was kept.
-func (c *Capture) Bytes() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return append([]byte(nil), c.kept...)
-}
-
-// Dropped is how many bytes were not kept.
-func (c *Capture) Dropped() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.total - int64(len(c.kept))
 }

@@ -99,14 +99,28 @@ func TestLast(t *testing.T) {
 	t.Error("a byte did not count as activity")
 }
 
-func TestCapture(t *testing.T) {
-	c := &Capture{Max: 10}
-	for range 3 {
-		if n, err := c.Write([]byte("1234567")); n != 7 || err != nil {
-			t.Fatal(n, err)
+// TestChattyHolder: a process that outlives the worker and writes for ever does
+// not keep the caller.
+func TestChattyHolder(t *testing.T) {
+	tap := tap(t, io.Discard)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			if _, err := tap.Worker.Write(make([]byte, 1<<16)); err != nil {
+				return
+			}
 		}
+	}()
+	drained := make(chan error, 1)
+	go func() { drained <- tap.Drain(50 * time.Millisecond) }()
+	select {
+	case err := <-drained:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the caller is kept")
 	}
-	if string(c.Bytes()) != "1234567123" || c.Dropped() != 11 {
-		t.Errorf("%q, %d dropped", c.Bytes(), c.Dropped())
-	}
+	<-ended
 }
