@@ -28,6 +28,9 @@ const leaveTime = time.Second
 // in cgroup1, the group is frozen, so that it cannot fork, and its processes
 // are told one by one.
 func (g *Group) Kill() error {
+	if len(g.dirs) == 0 { // removed, and so empty
+		return nil
+	}
 	for end := time.Now().Add(leaveTime); g.threadInside() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
