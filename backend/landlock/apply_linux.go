@@ -31,7 +31,7 @@ type prepared struct {
 	plan   *Plan
 	filter []sys.SockFilter
 	env    []string
-	groups *cgroup.Host // for limits; nil if there are none
+	groups *cgroup.Host
 
 	mu       sync.Mutex
 	idle     []*slot
@@ -48,11 +48,8 @@ func (p *Plan) Prepare() (backend.Prepared, error) {
 	if err != nil {
 		return nil, &backend.SetupError{Step: "filter", Err: err}
 	}
-	pr := &prepared{plan: p, filter: make([]sys.SockFilter, len(insns)), env: p.policy.Env()}
-	for i, in := range insns {
-		pr.filter[i] = sys.SockFilter{Code: in.Code, Jt: in.Jt, Jf: in.Jf, K: in.K}
-	}
-	if launch.NeedsGroup(p.policy.Limits()) {
+	pr := &prepared{plan: p, filter: sockFilter(insns, 0), env: p.policy.Env()}
+	if pr.groups = p.groups.Swap(nil); pr.groups == nil {
 		groups := cgroup.Probe()
 		pr.groups = &groups
 	}
@@ -62,6 +59,21 @@ func (p *Plan) Prepare() (backend.Prepared, error) {
 		}
 	}
 	return pr, nil
+}
+
+// filterWith is the filter of one launch, which lets its thread start the worker
+// in a cgroup.
+func (pr *prepared) filterWith(token sys.Token) []sys.SockFilter {
+	prologue := seccomp.Admit(pr.plan.Facts.Arch, nil, token)
+	return append(sockFilter(prologue, len(pr.filter)), pr.filter...)
+}
+
+func sockFilter(insns []seccomp.Insn, room int) []sys.SockFilter {
+	f := make([]sys.SockFilter, len(insns), len(insns)+room)
+	for i, in := range insns {
+		f[i] = sys.SockFilter{Code: in.Code, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	return f
 }
 
 func (pr *prepared) Close() error {
@@ -134,7 +146,7 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	bounds, err := launch.Bound(pr.plan.policy.Limits(), pr.groups)
+	bounds, err := launch.Bound(pr.plan.policy.Limits(), pr.groups, pr.plan.user != nil)
 	if err != nil {
 		return nil, errors.Join(err, b.discard())
 	}
@@ -232,7 +244,7 @@ func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
 	}
 	listener := -1
 	if err = b.thread.Do(func() (err error) {
-		listener, err = pr.confine(b.slot)
+		listener, err = pr.confine(b.slot, b.thread.Token())
 		return err
 	}); err != nil {
 		if listener >= 0 {
@@ -352,7 +364,7 @@ func dropPrivileges(u *User) error {
 
 // confine is the second half: from its first call on this thread is confined. It
 // returns the listener, -1 if the plan has none.
-func (pr *prepared) confine(s *slot) (listener int, err error) {
+func (pr *prepared) confine(s *slot, token sys.Token) (listener int, err error) {
 	// 9: Landlock before seccomp, as the filter may refuse what this needs.
 	if err := s.restrict(pr.plan.RestrictFlags); err != nil {
 		var known *backend.SetupError
@@ -365,7 +377,7 @@ func (pr *prepared) confine(s *slot) (listener int, err error) {
 		return -1, &backend.SetupError{Step: "landlock", Err: errors.New("the domain was accepted, but \"/\" can still be listed")}
 	}
 	// 10: seccomp last. The listener's descriptor is close-on-exec.
-	listener, err = sys.InstallFilter(pr.filter, pr.plan.Supervise)
+	listener, err = sys.InstallFilter(pr.filterWith(token), pr.plan.Supervise)
 	if err != nil {
 		return -1, &backend.SetupError{Step: "seccomp", Err: err}
 	}
@@ -456,10 +468,10 @@ func (w *worker) Wait() backend.Result {
 func (w *worker) enforcement(survivors []int) backend.Enforcement {
 	e := w.pr.plan.Enforcement()
 	switch {
-	case !w.ownTree:
-		e = e.With(policy.TreeKill, unenforced(gapTreeShared))
 	case len(survivors) > 0:
 		e = e.With(policy.TreeKill, unenforced(fmt.Sprintf("%d processes of the tree survived", len(survivors))))
+	case !w.ownTree && e.State(policy.TreeKill).Status != backend.Enforced:
+		e = e.With(policy.TreeKill, unenforced(gapTreeShared))
 	}
 	for effect, gap := range w.denials.gapsFound() {
 		// The calls were refused, so that the effect holds; what did not work

@@ -301,7 +301,6 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 		return signals.forwardTo(w, opts.Policy.Limits().Grace)
 	}
 	hideFromWorker()
-	limitCores(opts.Policy.Limits().Core)
 	r, failure := run.Execute(opts)
 	if failure != nil {
 		complain(f.errStream, failure.Line, failure.Hint)
@@ -424,8 +423,10 @@ type dryRunReport struct {
 
 func (f *runFlags) printPlan(o run.Options) error {
 	d := dryRunReport{Schema: report.SchemaVersion, DryRun: true, Policy: report.PolicyOf(o.Policy), Warnings: o.Warnings}
-	enforcement := backend.Unconfined(backend.State{Status: backend.Partial, By: []string{"subreaper"}, Gaps: []string{"a tree that forks faster than it can be swept may survive; survivors are reported"}})
-	if o.Policy.Mode().Confined() {
+	var enforcement backend.Enforcement
+	if o.Policy.Mode() == policy.FullAccess {
+		enforcement = run.Unconfined(o.Policy)
+	} else {
 		choice, err := run.Select(o)
 		if err != nil {
 			return asRefusal(err)

@@ -16,16 +16,27 @@ import (
 // KindGroup is the kind of a cgroup's mark in a lease.
 const KindGroup = "cgroup"
 
-// Bounds are the limits of one launch: its cgroup, if one is asked for, and its
-// resource limits.
+// Bounds are what holds one worker's tree together: its limits, and its cgroup
+// where it can have one.
 type Bounds struct {
 	limits policy.Limits
 	group  *cgroup.Group
 	mark   string // its place in the lease
+	// foreign tells that the launch thread is of another user than the group.
+	foreign bool
 }
 
 // NeedsGroup tells whether the limits ask for a cgroup.
 func NeedsGroup(l policy.Limits) bool { return l.Memory > 0 || l.Pids > 0 || l.CPUs > 0 }
+
+// TreeState says how a tree is ended as a whole: by its cgroup, where the host
+// lets it have one, else as the caller can.
+func TreeState(host *cgroup.Host, otherwise backend.State) backend.State {
+	if host == nil || !host.Kill.Can() {
+		return otherwise
+	}
+	return backend.State{Status: backend.Enforced, By: []string{host.Kill.By}}
+}
 
 // LimitStates says what a host holds of the limits that are asked for.
 func LimitStates(l policy.Limits, host *cgroup.Host) map[policy.Effect]backend.State {
@@ -61,14 +72,14 @@ func LimitStates(l policy.Limits, host *cgroup.Host) map[policy.Effect]backend.S
 	return states
 }
 
-// Bound makes what the limits need. Nil stands for no limits. The host's handles
-// are the caller's, and stay open as long as the bounds are used.
-func Bound(l policy.Limits, h *cgroup.Host) (*Bounds, error) {
-	if !NeedsGroup(l) && !l.Rlimits() {
-		return nil, nil
+// Bound makes what one launch needs. The host's handles are the caller's, and stay
+// open as long as the bounds are used; nil stands for a host without cgroups.
+// foreign tells that the launch thread has become another user.
+func Bound(l policy.Limits, h *cgroup.Host, foreign bool) (*Bounds, error) {
+	b := &Bounds{limits: l, foreign: foreign}
+	if h == nil || !h.Kill.Can() {
+		return b, nil // what cannot be held was refused or accepted before
 	}
-	b := &Bounds{limits: l}
-	// What cannot be held is in the report, and was refused or accepted before.
 	var want cgroup.Limits
 	for effect, s := range LimitStates(l, h) {
 		if s.Status != backend.Enforced {
@@ -82,9 +93,6 @@ func Bound(l policy.Limits, h *cgroup.Host) (*Bounds, error) {
 		case policy.LimitsCPU:
 			want.CPUs = l.CPUs
 		}
-	}
-	if want == (cgroup.Limits{}) {
-		return b, nil
 	}
 	var raw [16]byte
 	_, _ = rand.Read(raw[:]) // never fails: crypto/rand.Read's contract

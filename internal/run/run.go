@@ -197,18 +197,21 @@ type direct struct {
 	proc    *launch.Process
 	temp    string
 	ownTree bool
-	groups  *cgroup.Host // for limits; nil if there are none
+	groups  cgroup.Host
 	limits  map[policy.Effect]backend.State
 }
 
 func newDirect(p policy.Policy, ownTree bool) *direct {
-	d := &direct{ownTree: ownTree}
-	if launch.NeedsGroup(p.Limits()) {
-		host := cgroup.Probe()
-		d.groups = &host
-	}
-	d.limits = launch.LimitStates(p.Limits(), d.groups)
+	d := &direct{ownTree: ownTree, groups: cgroup.Probe()}
+	d.limits = launch.LimitStates(p.Limits(), &d.groups)
 	return d
+}
+
+// Unconfined is what danger-full-access enforces here.
+func Unconfined(p policy.Policy) backend.Enforcement {
+	d := newDirect(p, true)
+	defer d.close()
+	return d.enforcement(nil)
 }
 
 func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
@@ -228,7 +231,7 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 		}
 		env = append(env, v.Name+"="+dir)
 	}
-	bounds, err := launch.Bound(p.Limits(), d.groups)
+	bounds, err := launch.Bound(p.Limits(), &d.groups, false)
 	if err != nil {
 		return err
 	}
@@ -242,22 +245,35 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 	return err
 }
 
-func (d *direct) close() {
-	if d.groups != nil {
-		_ = d.groups.Close()
-	}
-}
+func (d *direct) close() { _ = d.groups.Close() }
 
 func (d *direct) enforcement(survivors []int) backend.Enforcement {
-	tree := backend.State{Status: backend.Unenforced, Gaps: []string{"processes that leave the worker's session are not found by this launcher"}}
-	if d.ownTree && len(survivors) == 0 {
-		tree = backend.State{Status: backend.Partial, By: []string{"subreaper"}, Gaps: []string{"a tree that forks faster than it can be swept may survive; survivors are reported"}}
-	}
-	e := backend.Unconfined(tree)
+	e := backend.Unconfined(d.tree(survivors))
 	for effect, s := range d.limits {
 		e = e.With(effect, s)
 	}
 	return e
+}
+
+// tree says how the tree is ended. What nothing confines may leave its cgroup,
+// if its user may move it, but not its ancestors.
+func (d *direct) tree(survivors []int) backend.State {
+	s := backend.State{Status: backend.Partial}
+	if d.groups.Kill.Can() {
+		s.By = append(s.By, d.groups.Kill.By)
+		s.Gaps = append(s.Gaps, "an unconfined process may move itself to another cgroup of its user")
+	}
+	if d.ownTree {
+		s.By = append(s.By, "subreaper")
+		s.Gaps = append(s.Gaps, "a tree that forks faster than it can be swept may survive; survivors are reported")
+	}
+	switch {
+	case len(survivors) > 0:
+		return backend.State{Status: backend.Unenforced, Gaps: []string{fmt.Sprintf("%d processes of the tree survived", len(survivors))}}
+	case len(s.By) == 0:
+		return backend.State{Status: backend.Unenforced, Gaps: []string{"processes that leave the worker's session are not found by this launcher"}}
+	}
+	return s
 }
 
 func (d *direct) PID() int                      { return d.proc.PID() }
