@@ -252,6 +252,9 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	}
 	var caught <-chan *signals
 	if !f.dryRun {
+		if done, err := keep(); done {
+			return err
+		}
 		limitThreads()
 		caught = catchSignals()
 		prewarm(backends)
@@ -294,14 +297,19 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 		signals.beforeWorker()
 		return err
 	}
-	sweep := &sweeping{}
+	sweep, guard := &sweeping{}, &guarding{}
 	defer sweep.wait()
 	opts.Started = func(w backend.Worker) func() {
 		sweep.start()
+		guard.start()
+		endWithKeeper(w)
 		return signals.forwardTo(w, opts.Policy.Limits().Grace)
 	}
 	hideFromWorker()
 	r, failure := run.Execute(opts)
+	if err := guard.end(); err != nil {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("nobody would have ended the command's processes had sbx been killed: %v", err))
+	}
 	if failure != nil {
 		complain(f.errStream, failure.Line, failure.Hint)
 	}
