@@ -142,6 +142,13 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	given, err := launch.Descriptors(cmd.Files, cmd.UnsafeFiles)
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range cmd.Files {
+		extra = append(extra, ruleFor(int(f.File.Fd()), given[i].Kind)...)
+	}
 	b, err := pr.berthFor(extra)
 	if err != nil {
 		return nil, err
@@ -151,7 +158,7 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 		return nil, errors.Join(err, b.discard())
 	}
 	proc, err := b.thread.Start(launch.Request{
-		Bounds: bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir, Stdio: stdio, OwnTree: cmd.OwnTree,
+		Bounds: bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir, Stdio: stdio, Files: cmd.Files, OwnTree: cmd.OwnTree,
 	})
 	if err != nil {
 		bounds.Discard()
@@ -159,7 +166,7 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 		return nil, errors.Join(err, b.slot.discard())
 	}
 	pr.makeAhead()
-	return &worker{pr: pr, berth: b, proc: proc, ownTree: cmd.OwnTree}, nil
+	return &worker{pr: pr, berth: b, proc: proc, ownTree: cmd.OwnTree, given: given}, nil
 }
 
 // aheadBerths is how many berths are kept ready or in the making: two, so that
@@ -397,6 +404,7 @@ type worker struct {
 	*berth
 	proc    *launch.Process
 	ownTree bool
+	given   []backend.Descriptor
 }
 
 // makeSupervisor makes the berth's supervisor, which does not answer yet.
@@ -442,7 +450,7 @@ func (w *worker) Wait() backend.Result {
 	if asked {
 		w.stopSupervisor()
 	}
-	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors)}
+	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors), Descriptors: w.given}
 	r.Denials, r.DenialsLost = w.denials.list()
 	r.Usage, r.Warnings = w.proc.Usage(), w.proc.Warnings()
 	if w.slot.exposed {
@@ -466,7 +474,7 @@ func (w *worker) Wait() backend.Result {
 
 // enforcement is the plan's, corrected by what this launch turned out to be.
 func (w *worker) enforcement(survivors []int) backend.Enforcement {
-	e := w.pr.plan.Enforcement()
+	e := w.pr.plan.Enforcement().WithDescriptors(w.given)
 	switch {
 	case len(survivors) > 0:
 		e = e.With(policy.TreeKill, unenforced(fmt.Sprintf("%d processes of the tree survived", len(survivors))))
@@ -509,14 +517,24 @@ func stdioRules(stdio [3]*os.File, net policy.Net) ([]fdRule, error) {
 			return nil, &backend.SetupError{Step: "descriptors", Err: fmt.Errorf("descriptor %d is a network socket, and the worker has no network", i),
 				Hint: "give the worker a pipe instead, as in: cat | sbx run -- CMD | cat"}
 		case unix.S_IFREG:
-			rules = append(rules, fdRule{fd, fdRights(fd)})
+			rules = append(rules, ruleFor(fd, backend.DescriptorFile)...)
 		case unix.S_IFCHR:
 			if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
-				rules = append(rules, fdRule{fd, fdRights(fd) | rightsTerminal})
+				rules = append(rules, ruleFor(fd, backend.DescriptorTerminal)...)
 			}
 		}
 	}
 	return rules, nil
+}
+
+func ruleFor(fd int, kind backend.DescriptorKind) []fdRule {
+	switch kind {
+	case backend.DescriptorFile:
+		return []fdRule{{fd, fdRights(fd)}}
+	case backend.DescriptorTerminal:
+		return []fdRule{{fd, fdRights(fd) | rightsTerminal}}
+	}
+	return nil
 }
 
 type fdRule struct {

@@ -150,7 +150,7 @@ func homeDir() string {
 }
 
 // resolve makes the policy of the flags, and the notices that come with it.
-func (f *policyFlags) resolve(limits policy.Limits) (policy.Policy, []profiles.Notice, error) {
+func (f *policyFlags) resolve(limits policy.Limits, weakened ...policy.Weakening) (policy.Policy, []profiles.Notice, error) {
 	req, err := f.request()
 	if err != nil {
 		return policy.Policy{}, nil, err
@@ -160,6 +160,7 @@ func (f *policyFlags) resolve(limits policy.Limits) (policy.Policy, []profiles.N
 		return policy.Policy{}, notices, asRefusal(err)
 	}
 	spec.Limits = limits
+	spec.Weakened = append(spec.Weakened, weakened...)
 	p, err := policy.New(spec)
 	if err != nil {
 		return policy.Policy{}, notices, refuse("see `sbx run --help`", "%v", err)
@@ -175,6 +176,8 @@ type runFlags struct {
 	json, dryRun, quiet  bool
 	verbose              bool
 	told                 int
+	passFD               []string
+	passFDUnsafe         bool
 	limits               limitFlags
 	outStream, errStream io.Writer
 }
@@ -219,6 +222,8 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
 	fs.StringVar(&f.report, "report", "", "write the report as JSON to `FILE` or to descriptor fd:N")
 	fs.StringVar(&f.stdout, "stdout", "", "send the command's standard output to `FILE`")
 	fs.StringVar(&f.stderr, "stderr", "", "send the command's standard error to `FILE`")
+	fs.StringArrayVar(&f.passFD, "pass-fd", nil, "give the command descriptor `N[:M]` of the caller, as its M; repeatable")
+	fs.BoolVar(&f.passFDUnsafe, "pass-fd-unsafe", false, "let --pass-fd pass sockets, directories and what else leads on")
 	fs.BoolVar(&f.json, "json", false, "write the report as JSON to stdout; needs --stdout FILE, or --dry-run")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "run nothing: print the policy, the plan and what would be enforced")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print no warnings")
@@ -259,7 +264,11 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 		caught = catchSignals()
 		prewarm(backends)
 	}
-	p, notices, err := f.resolve(f.limits.limits())
+	files, err := f.passedFiles()
+	if err != nil {
+		return err
+	}
+	p, notices, err := f.resolve(f.limits.limits(), f.weakening()...)
 	if err != nil {
 		return err // one line and one hint: what else is odd can wait
 	}
@@ -269,7 +278,7 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	}
 	opts := run.Options{
 		Policy: p, Argv: args, Backends: backends, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		OwnTree: true, Version: versionString(), Profiles: f.profiles,
+		Files: files, UnsafeFiles: f.passFDUnsafe, OwnTree: true, Version: versionString(), Profiles: f.profiles,
 		Warnings: warningsOf(notices),
 	}
 	if f.dryRun {
@@ -279,7 +288,7 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 }
 
 func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
-	sink, err := openReport(f.report, opts.Policy)
+	sink, err := openReport(f.report, opts.Policy, opts.Files)
 	if err != nil {
 		return err
 	}

@@ -26,8 +26,9 @@ type Request struct {
 	Env  []string
 	// Dir is where the child starts.
 	Dir *os.File
-	// Stdio are the child's descriptors 0, 1 and 2, and its only ones.
+	// Stdio are the child's descriptors 0, 1 and 2, and with Files its only ones.
 	Stdio [3]*os.File
+	Files []backend.File
 	// OwnTree: see backend.Command.
 	OwnTree bool
 	// Bounds are the worker's cgroup and limits; Wait ends them. Nil stands for
@@ -124,7 +125,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 			err = &backend.SetupError{Step: "subreaper", Err: err}
 		}
 	}
-	// 12: nothing but the three named descriptors may pass exec.
+	// 12: nothing but the named descriptors may pass exec.
 	if err == nil {
 		if err = sys.CloseOnExecFrom(3); err != nil {
 			err = &backend.SetupError{Step: "descriptors", Err: err}
@@ -152,7 +153,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	}
 	close(t.calls) // it serves this one launch
 	err = <-started
-	runtime.KeepAlive(r.Stdio)
+	runtime.KeepAlive(r)
 	if err != nil {
 		return nil, err
 	}
@@ -189,6 +190,9 @@ func (r Request) child() (*sys.Child, error) {
 			return nil, &backend.SetupError{Step: "request", Err: fmt.Errorf("descriptor %d is not set", i)}
 		}
 		c.Files = append(c.Files, sys.ChildFile{From: int(f.Fd()), To: i})
+	}
+	for _, f := range r.Files {
+		c.Files = append(c.Files, sys.ChildFile{From: int(f.File.Fd()), To: f.To})
 	}
 	return c, nil
 }

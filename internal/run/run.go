@@ -28,6 +28,9 @@ type Options struct {
 	// in danger-full-access.
 	Backends              []backend.Backend
 	Stdin, Stdout, Stderr *os.File
+	// Files and UnsafeFiles: see backend.Command.
+	Files       []backend.File
+	UnsafeFiles bool
 	// OwnTree: see backend.Command.
 	OwnTree  bool
 	Version  string
@@ -82,7 +85,7 @@ func execute(o Options, r *report.Report) error {
 		return err
 	}
 	r.Executable = policy.Raw(path)
-	cmd := backend.Command{Path: path, Argv: o.Argv, Dir: dir, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, OwnTree: o.OwnTree}
+	cmd := backend.Command{Path: path, Argv: o.Argv, Dir: dir, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Files: o.Files, UnsafeFiles: o.UnsafeFiles, OwnTree: o.OwnTree}
 	var w backend.Worker
 	var taps []*stream.Tap
 	if o.Policy.Mode() == policy.FullAccess {
@@ -121,7 +124,7 @@ func execute(o Options, r *report.Report) error {
 	res := w.Wait()
 	r.Outcome, r.Survivors = res.Outcome, res.Survivors
 	r.Level, r.Effects = res.Enforcement.Level(o.Policy), res.Enforcement.Map()
-	r.Denials, r.DenialsLost, r.Usage = res.Denials, res.DenialsLost, res.Usage
+	r.Denials, r.DenialsLost, r.Usage, r.Descriptors = res.Denials, res.DenialsLost, res.Usage, res.Descriptors
 	r.Warnings = append(r.Warnings, res.Warnings...)
 	return nil
 }
@@ -199,6 +202,7 @@ type direct struct {
 	ownTree bool
 	groups  cgroup.Host
 	limits  map[policy.Effect]backend.State
+	given   []backend.Descriptor
 }
 
 func newDirect(p policy.Policy, ownTree bool) *direct {
@@ -215,6 +219,9 @@ func Unconfined(p policy.Policy) backend.Enforcement {
 }
 
 func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
+	if d.given, err = launch.Descriptors(cmd.Files, cmd.UnsafeFiles); err != nil {
+		return err
+	}
 	if d.temp, err = scratch.Mine().Mkdir(os.TempDir()); err != nil {
 		return &backend.SetupError{Step: "temp", Err: err}
 	}
@@ -237,7 +244,7 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 	}
 	d.proc, err = launch.Start(launch.Request{
 		Path: cmd.Path, Argv: cmd.Argv, Env: env, Dir: cmd.Dir,
-		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, OwnTree: cmd.OwnTree, Bounds: bounds,
+		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, Files: cmd.Files, OwnTree: cmd.OwnTree, Bounds: bounds,
 	})
 	if err != nil {
 		bounds.Discard()
@@ -284,7 +291,7 @@ func (d *direct) Wait() backend.Result {
 	outcome, survivors := d.proc.Wait()
 	r := backend.Result{
 		Outcome: outcome, Survivors: survivors, Enforcement: d.enforcement(survivors),
-		Usage: d.proc.Usage(), Warnings: d.proc.Warnings(),
+		Usage: d.proc.Usage(), Warnings: d.proc.Warnings(), Descriptors: d.given,
 	}
 	if err := scratch.Mine().Remove(d.temp); err != nil {
 		r.Warnings = append(r.Warnings, err.Error())
