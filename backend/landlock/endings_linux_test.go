@@ -126,9 +126,13 @@ func TestEndingsAtOnce(t *testing.T) {
 		t.Skipf("no cgroup can be had here: %s", h.Kill.Why)
 	}
 	ws, temp := realTemp(t), realTemp(t)
+	runIn(t, prepare(t, testPolicy(t, ws, nil)), ws, "true") // which makes this process a subreaper
 	t.Setenv("TMPDIR", temp)
 	groups := ownGroups(t)
 	launchEndings(t, ws, uint64(time.Now().UnixNano()), endingsOf(t)/2, 4)
+	if n := zombies(t); n > 0 {
+		t.Errorf("%d zombies are left", n)
+	}
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
 		t.Errorf("temp directories are left: %v (%v)", left, err)
 	}

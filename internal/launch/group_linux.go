@@ -1,9 +1,12 @@
 package launch
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -123,6 +126,24 @@ func (p *Process) addHeld(b *Bounds) error {
 	}
 	_, _ = p.Wait()
 	return &backend.SetupError{Step: "limits", Err: err}
+}
+
+// reap collects those orphans of the group that have come to this process, which
+// has other workers, too: a zombie is in its cgroup until it is reaped.
+func (b *Bounds) reap() {
+	if b == nil || b.group == nil {
+		return
+	}
+	name := []byte("/" + b.group.Name())
+	for _, pid := range workers() {
+		dir := "/proc/" + strconv.Itoa(pid)
+		if in, err := os.ReadFile(dir + "/cgroup"); err != nil || !bytes.Contains(in, name) {
+			continue
+		}
+		if stat, err := os.ReadFile(dir + "/stat"); err == nil && stateOf(stat) == 'Z' {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		}
+	}
 }
 
 // rlimits are the worker's resource limits: getrlimit(2). What is above this

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -169,7 +170,12 @@ func (t *Thread) Start(r Request) (*Process, error) {
 }
 
 // becomeSubreaper asks once: the attribute is the process' and stays.
-var becomeSubreaper = sync.OnceValue(sys.BecomeSubreaper)
+var becomeSubreaper = sync.OnceValue(func() error {
+	subreaper.Store(true)
+	return sys.BecomeSubreaper()
+})
+
+var subreaper atomic.Bool
 
 // Start launches a request that asks for no confinement.
 func Start(r Request) (*Process, error) {
@@ -291,6 +297,8 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	if p.tree != nil {
 		survivors = p.tree.end()
 		p.used.addAll(p.tree.used)
+	} else if subreaper.Load() {
+		p.bounds.reap() // an earlier worker's OwnTree has made their orphans ours
 	}
 	outcome := outcomeOf(status)
 	if err != nil {
