@@ -35,7 +35,7 @@ func findKeeper() bool {
 // keep makes this process the keeper of another, which does what was asked for:
 // where no cgroup can be had, whoever is killed with SIGKILL leaves its worker's
 // orphans to its parent. It returns false if this process should do it itself.
-func keep() (done bool, err error) {
+func keep(dieWithParent bool) (done bool, err error) {
 	if keeper != nil {
 		return false, nil
 	}
@@ -60,6 +60,12 @@ func keep() (done bool, err error) {
 		return true, keepError(err)
 	}
 	_ = r.Close()
+	if dieWithParent {
+		if err := onParentsDeath(func() { k.Signal(unix.SIGTERM) }); err != nil {
+			k.Signal(unix.SIGKILL)
+			return true, err
+		}
+	}
 	defer w.Close() // open as long as this process is there
 	go func() {
 		for sig := range signals {

@@ -3,10 +3,14 @@
 package main
 
 import (
+	"os"
+
 	"sandboxd/backend"
 )
 
 // Other systems have no subreaper, and so no use for a keeper.
+var keeper *os.File
+
 func findKeeper() bool             { return false }
-func keep() (bool, error)          { return false, nil }
+func keep(bool) (bool, error)      { return false, nil }
 func endWithKeeper(backend.Worker) {}

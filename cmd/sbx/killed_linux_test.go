@@ -206,3 +206,35 @@ func running(word string) (pids []int) {
 	}
 	return pids
 }
+
+// TestDieWithParent: with the flag a command ends when its launcher's parent is
+// gone; the control goes on.
+func TestDieWithParent(t *testing.T) {
+	needLandlock(t)
+	for _, flag := range []string{"--die-with-parent", "--quiet"} {
+		t.Run(flag, func(t *testing.T) {
+			t.Parallel()
+			c := sbx(t)
+			c.Path, c.Args = "/bin/sh", []string{"sh", "-c", `sbx run -q "$0" --report report.json -- sh -c 'echo $$ > pid; exec sleep 300' & echo $! > launcher; wait`, flag}
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			pid, launcher := pidIn(t, filepath.Join(c.Dir, "pid")), pidIn(t, filepath.Join(c.Dir, "launcher"))
+			_ = c.Process.Kill()
+			_ = c.Wait()
+			if flag == "--die-with-parent" {
+				waitUntil(t, "the end of the command", func() bool { return gone(pid) && gone(launcher) })
+				if r := readReport(t, filepath.Join(c.Dir, "report.json")); r.Outcome.Signal != int(unix.SIGTERM) {
+					t.Errorf("the outcome is %+v", r.Outcome)
+				}
+				return
+			}
+			time.Sleep(500 * time.Millisecond)
+			if gone(pid) {
+				t.Error("the command is gone without the flag")
+			}
+			_ = unix.Kill(launcher, unix.SIGTERM)
+			waitUntil(t, "the end of the control", func() bool { return gone(launcher) })
+		})
+	}
+}

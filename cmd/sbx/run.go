@@ -178,6 +178,7 @@ type runFlags struct {
 	told                 int
 	passFD               []string
 	passFDUnsafe         bool
+	dieWithParent        bool
 	limits               limitFlags
 	outStream, errStream io.Writer
 }
@@ -224,6 +225,7 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
 	fs.StringVar(&f.stderr, "stderr", "", "send the command's standard error to `FILE`")
 	fs.StringArrayVar(&f.passFD, "pass-fd", nil, "give the command descriptor `N[:M]` of the caller, as its M; repeatable")
 	fs.BoolVar(&f.passFDUnsafe, "pass-fd-unsafe", false, "let --pass-fd pass sockets, directories and what else leads on")
+	fs.BoolVar(&f.dieWithParent, "die-with-parent", false, "end the command when the process that started sbx has ended")
 	fs.BoolVar(&f.json, "json", false, "write the report as JSON to stdout; needs --stdout FILE, or --dry-run")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "run nothing: print the policy, the plan and what would be enforced")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print no warnings")
@@ -257,7 +259,7 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	}
 	var caught <-chan *signals
 	if !f.dryRun {
-		if done, err := keep(); done {
+		if done, err := keep(f.dieWithParent); done {
 			return err
 		}
 		limitThreads()
@@ -306,12 +308,24 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 		signals.beforeWorker()
 		return err
 	}
+	parent := make(chan struct{})
+	if f.dieWithParent && keeper == nil { // a keeper's launcher hears of it from its keeper
+		if err := onParentsDeath(func() { close(parent) }); err != nil {
+			return err
+		}
+	}
 	sweep, guard := &sweeping{}, &guarding{}
 	defer sweep.wait()
 	opts.Started = func(w backend.Worker) func() {
 		sweep.start()
 		guard.start()
 		endWithKeeper(w)
+		if f.dieWithParent {
+			go func() {
+				<-parent
+				w.Stop(opts.Policy.Limits().Grace)
+			}()
+		}
 		return signals.forwardTo(w, opts.Policy.Limits().Grace)
 	}
 	hideFromWorker()
