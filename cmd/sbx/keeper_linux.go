@@ -75,11 +75,16 @@ func keep(dieWithParent bool) (done bool, err error) {
 			k.Signal(sig)
 		}
 	}()
+	continued := make(chan os.Signal, 4)
+	signal.Notify(continued, unix.SIGCONT)
 	status, survivors, err := k.Wait(func() {
-		// It stops as the launcher has, so that the shell sees it.
-		signal.Reset(unix.SIGTSTP)
-		_ = unix.Kill(os.Getpid(), unix.SIGTSTP)
-		signal.Notify(signals, unix.SIGTSTP)
+		// It stops as the launcher has, so that the shell sees it. Package signal
+		// gives a signal that it has caught once never back to its default.
+		for len(continued) > 0 {
+			<-continued // of an earlier stop
+		}
+		_ = unix.Kill(os.Getpid(), unix.SIGSTOP) // which may come after the call has returned
+		<-continued
 		k.Signal(unix.SIGCONT)
 	})
 	switch {
