@@ -38,6 +38,7 @@ type prepared struct {
 	ahead    []chan *berth
 	launches int
 	closed   bool
+	grouped  int // berths whose cgroup needs the handles of groups
 	retiring sync.WaitGroup
 }
 
@@ -81,7 +82,6 @@ func (pr *prepared) Close() error {
 	idle, ahead := pr.idle, pr.ahead
 	pr.idle, pr.ahead, pr.closed = nil, nil, true
 	pr.mu.Unlock()
-	defer pr.retiring.Wait() // they hold handles only, which keep no directory
 	var errs []error
 	for _, next := range ahead {
 		if b := <-next; b != nil {
@@ -91,10 +91,35 @@ func (pr *prepared) Close() error {
 	for _, s := range idle {
 		errs = append(errs, s.discard())
 	}
-	if pr.groups != nil {
-		errs = append(errs, pr.groups.Close())
+	pr.retiring.Wait()
+	return errors.Join(append(errs, pr.closeGroups())...)
+}
+
+// closeGroups closes the handles of the cgroups when the last that needs them is
+// gone: a worker may outlive Close.
+func (pr *prepared) closeGroups() error {
+	pr.mu.Lock()
+	defer pr.mu.Unlock()
+	if !pr.closed || pr.grouped > 0 {
+		return nil
 	}
-	return errors.Join(errs...)
+	return pr.groups.Close()
+}
+
+// bind makes a berth's cgroup.
+func (pr *prepared) bind(b *berth) (err error) {
+	pr.mu.Lock()
+	pr.grouped++
+	pr.mu.Unlock()
+	b.unbind = sync.OnceValue(func() error {
+		err := b.bounds.Discard()
+		pr.mu.Lock()
+		pr.grouped--
+		pr.mu.Unlock()
+		return errors.Join(err, pr.closeGroups())
+	})
+	b.bounds, err = launch.Bound(pr.plan.policy.Limits(), pr.groups, pr.plan.user != nil)
+	return err
 }
 
 func (pr *prepared) take() *slot {
@@ -131,6 +156,8 @@ type berth struct {
 	slot    *slot
 	denials *denialLog
 	sup     *supervise.Supervisor
+	bounds  *launch.Bounds
+	unbind  func() error // ends them; nil before there are any
 }
 
 // Start launches one worker. The steps have the numbers of
@@ -153,17 +180,12 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	bounds, err := launch.Bound(pr.plan.policy.Limits(), pr.groups, pr.plan.user != nil)
-	if err != nil {
-		return nil, errors.Join(err, b.discard())
-	}
 	proc, err := b.thread.Start(launch.Request{
-		Bounds: bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir, Stdio: stdio, Files: cmd.Files, OwnTree: cmd.OwnTree,
+		Bounds: b.bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir, Stdio: stdio, Files: cmd.Files, OwnTree: cmd.OwnTree,
 	})
 	if err != nil {
-		bounds.Discard()
-		b.stopSupervisor()
-		return nil, errors.Join(err, b.slot.discard())
+		b.thread = nil // it is gone
+		return nil, errors.Join(err, b.discard())
 	}
 	pr.makeAhead()
 	return &worker{pr: pr, berth: b, proc: proc, ownTree: cmd.OwnTree, given: given}, nil
@@ -240,8 +262,9 @@ func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
 	} else {
 		supervised <- nil
 	}
+	err = pr.bind(b)
 	// 4: the ruleset.
-	if b.slot.ruleset < 0 {
+	if err == nil && b.slot.ruleset < 0 {
 		err = b.slot.makeRuleset(pr.plan, extra)
 	}
 	var threadErr error
@@ -328,10 +351,14 @@ func (b *berth) discard() error {
 		b.thread.Close()
 	}
 	b.stopSupervisor()
-	if b.slot == nil {
-		return nil
+	var err error
+	if b.unbind != nil {
+		err = b.unbind()
 	}
-	return b.slot.discard()
+	if b.slot != nil {
+		err = errors.Join(err, b.slot.discard())
+	}
+	return err
 }
 
 func (b *berth) stopSupervisor() {
@@ -456,9 +483,12 @@ func (w *worker) Wait() backend.Result {
 	if w.slot.exposed {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the private temporary directory lay in the granted tree of %q, where other workers reach it", filepath.Dir(w.slot.temp)))
 	}
-	if !asked {
-		w.pr.retiring.Go(w.stopSupervisor)
-	}
+	w.pr.retiring.Go(func() {
+		if !asked {
+			w.stopSupervisor()
+		}
+		_ = w.unbind() // its cgroup is empty, and in the lease if it stays
+	})
 	// A temp that a survivor may still hold must not become another worker's.
 	var err error
 	if w.ownTree && len(survivors) == 0 && w.slot.shared {

@@ -132,16 +132,20 @@ func (b *Bounds) kill() {
 	}
 }
 
-// Discard removes what a launch that failed did not use.
-func (b *Bounds) Discard() {
+// Discard removes the group, after its worker or without one. What cannot be
+// removed stays in the lease.
+func (b *Bounds) Discard() error {
 	if b == nil || b.group == nil {
-		return
+		return nil
 	}
-	_ = b.group.Kill()
-	if b.group.Remove() == nil {
-		scratch.Mine().Drop(b.mark)
-	}
+	group := b.group
 	b.group = nil
+	_ = group.Kill() // empty already, if a worker was waited for
+	if err := group.Remove(); err != nil {
+		return err
+	}
+	scratch.Mine().Drop(b.mark)
+	return nil
 }
 
 // end ends what is left in the group, and tells what it used.
@@ -156,14 +160,7 @@ func (b *Bounds) end(u *backend.Usage, o *backend.Outcome) (survivors []int, war
 	used := b.group.Usage()
 	b.fill(u, used)
 	*o = b.outcome(*o, used)
-	warnings = append(warnings, b.warnings(*o, used)...)
-	if err := b.group.Remove(); err != nil {
-		warnings = append(warnings, err.Error()) // and it stays in the lease
-	} else {
-		scratch.Mine().Drop(b.mark)
-	}
-	b.group = nil
-	return survivors, warnings
+	return survivors, append(warnings, b.warnings(*o, used)...)
 }
 
 // fill replaces what processes told one by one with what the kernel counted for

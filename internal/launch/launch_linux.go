@@ -32,8 +32,8 @@ type Request struct {
 	Files []backend.File
 	// OwnTree: see backend.Command.
 	OwnTree bool
-	// Bounds are the worker's cgroup and limits; Wait ends them. Nil stands for
-	// none.
+	// Bounds are the worker's cgroup and limits, to be discarded after Wait. Nil
+	// stands for none.
 	Bounds *Bounds
 }
 

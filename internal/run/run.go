@@ -203,6 +203,7 @@ type direct struct {
 	groups  cgroup.Host
 	limits  map[policy.Effect]backend.State
 	given   []backend.Descriptor
+	bounds  *launch.Bounds
 }
 
 func newDirect(p policy.Policy, ownTree bool) *direct {
@@ -238,16 +239,15 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 		}
 		env = append(env, v.Name+"="+dir)
 	}
-	bounds, err := launch.Bound(p.Limits(), &d.groups, false)
-	if err != nil {
+	if d.bounds, err = launch.Bound(p.Limits(), &d.groups, false); err != nil {
 		return err
 	}
 	d.proc, err = launch.Start(launch.Request{
 		Path: cmd.Path, Argv: cmd.Argv, Env: env, Dir: cmd.Dir,
-		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, Files: cmd.Files, OwnTree: cmd.OwnTree, Bounds: bounds,
+		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, Files: cmd.Files, OwnTree: cmd.OwnTree, Bounds: d.bounds,
 	})
 	if err != nil {
-		bounds.Discard()
+		err = errors.Join(err, d.bounds.Discard())
 	}
 	return err
 }
@@ -293,7 +293,7 @@ func (d *direct) Wait() backend.Result {
 		Outcome: outcome, Survivors: survivors, Enforcement: d.enforcement(survivors),
 		Usage: d.proc.Usage(), Warnings: d.proc.Warnings(), Descriptors: d.given,
 	}
-	if err := scratch.Mine().Remove(d.temp); err != nil {
+	if err := errors.Join(d.bounds.Discard(), scratch.Mine().Remove(d.temp)); err != nil {
 		r.Warnings = append(r.Warnings, err.Error())
 	}
 	return r
