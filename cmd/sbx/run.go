@@ -317,6 +317,9 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 			return refuse("", "writing the report: %v", err)
 		}
 	}
+	if r.OutputLost != "" {
+		return &exitError{r.ExitStatus, "the command's output was lost: " + r.OutputLost, "it " + report.OutcomeText(r.Outcome)}
+	}
 	if r.ExitStatus != 0 {
 		return &exitError{status: r.ExitStatus}
 	}
