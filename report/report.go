@@ -165,13 +165,14 @@ func (r *Report) DescribePolicy(p policy.Policy) {
 	r.EnvNames = slices.Compact(r.EnvNames)
 }
 
-// Status is what a caller of sbx is told: the outcome's status, or 125 if output
-// was lost, for a part of it must not be taken for all.
+// Status is what a caller of sbx is told: the outcome's status, but 125 in the
+// place of 0 if output was lost. A part of it must not be taken for all.
 func (r *Report) Status() int {
-	if r.OutputLost != "" && r.Outcome.Kind != backend.TimedOut {
+	status := r.Outcome.ExitStatus()
+	if status == 0 && r.OutputLost != "" {
 		return backend.StatusRefused
 	}
-	return r.Outcome.ExitStatus()
+	return status
 }
 
 // WriteJSON writes the report as one indented JSON object and a newline.

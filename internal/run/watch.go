@@ -2,7 +2,6 @@ package run
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -139,8 +138,6 @@ func (v *watched) drain() (warnings []string) {
 		case err == nil:
 		case errors.Is(err, stream.ErrHeld):
 			warnings = append(warnings, err.Error())
-		case errors.Is(err, stream.ErrNotTaken):
-			warnings = append(warnings, fmt.Sprintf("the rest of the output was lost: %v", err))
 		default:
 			v.lost = errors.Join(v.lost, err)
 		}
