@@ -207,12 +207,12 @@ func TestNonBlockingOutput(t *testing.T) {
 	tap := tap(t, w)
 	sent := make([]byte, 1<<20)
 	_, _ = rand.Read(sent)
-	go func() { _, _ = tap.Worker.Write(sent); _ = tap.Worker.Close() }()
 	got := make(chan []byte)
 	go func() { b, _ := io.ReadAll(r); got <- b }()
-	for tap.Bytes() < int64(len(sent)) {
-		time.Sleep(time.Millisecond)
+	if _, err := tap.Worker.Write(sent); err != nil {
+		t.Error(err)
 	}
+	_ = tap.Worker.Close()
 	if err := tap.Drain(time.Second, nil); err != nil {
 		t.Error(err)
 	}
