@@ -291,8 +291,22 @@ func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
 
 // warmThread is a launch thread that was made before its policy was known.
 type warmThread struct {
-	mu sync.Mutex
-	ch chan warmed
+	mu     sync.Mutex
+	ch     chan warmed
+	groups chan *cgroup.Host
+}
+
+// takeGroups returns what was found out of cgroups, or finds out.
+func (w *warmThread) takeGroups() *cgroup.Host {
+	w.mu.Lock()
+	found := w.groups
+	w.groups = nil
+	w.mu.Unlock()
+	if found != nil {
+		return <-found
+	}
+	h := cgroup.Probe()
+	return &h
 }
 
 type warmed struct {
@@ -301,12 +315,22 @@ type warmed struct {
 }
 
 // Prewarm makes the next launch's thread now, beside whatever the caller still
-// has to do before the launch: steps 5 to 8 are the same for every policy.
-func (b *Backend) Prewarm() {
+// has to do before the launch: steps 5 to 8 are the same for every policy. groups
+// is what the caller has found out of cgroups, or nil: then that is done as well.
+func (b *Backend) Prewarm(groups *cgroup.Host) {
 	ch := make(chan warmed, 1)
+	found := make(chan *cgroup.Host, 1)
 	b.warm.mu.Lock()
-	b.warm.ch = ch
+	b.warm.ch, b.warm.groups = ch, found
 	b.warm.mu.Unlock()
+	if groups != nil {
+		found <- groups
+	} else {
+		go func() {
+			h := cgroup.Probe()
+			found <- &h
+		}()
+	}
 	if b.facts.Notify {
 		supervise.Prepare()
 	}

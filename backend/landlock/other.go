@@ -7,6 +7,7 @@ import (
 	"runtime"
 
 	"sandboxd/backend"
+	"sandboxd/internal/cgroup"
 )
 
 func probe() (f Facts, reason, fix string) {
@@ -15,8 +16,13 @@ func probe() (f Facts, reason, fix string) {
 
 type warmThread struct{}
 
+func (*warmThread) takeGroups() *cgroup.Host {
+	h := cgroup.Probe()
+	return &h
+}
+
 // Prewarm does nothing here.
-func (b *Backend) Prewarm() {}
+func (b *Backend) Prewarm(*cgroup.Host) {}
 
 // Prepare fails: this half of the backend exists on Linux only.
 func (p *Plan) Prepare() (backend.Prepared, error) {

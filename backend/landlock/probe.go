@@ -102,15 +102,15 @@ func (b *Backend) Probe() backend.Capability {
 // Plan compiles a policy for this host.
 func (b *Backend) Plan(p policy.Policy) (backend.Plan, error) {
 	facts := b.facts
-	groups := cgroup.Probe()
-	facts.Groups = &groups
+	groups := b.warm.takeGroups()
+	facts.Groups = groups
 	plan, err := Compile(p, facts)
 	if err != nil {
 		return nil, errors.Join(err, groups.Close())
 	}
 	plan.tempBase, plan.user, plan.warm = b.tempBase, b.user, b.warm
 	// The first that is prepared gets the handles; a plan may never be.
-	plan.groups.Store(&groups)
-	runtime.AddCleanup(plan, func(h *cgroup.Host) { _ = h.Close() }, &groups)
+	plan.groups.Store(groups)
+	runtime.AddCleanup(plan, func(h *cgroup.Host) { _ = h.Close() }, groups)
 	return plan, nil
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"sandboxd/backend"
+	"sandboxd/internal/cgroup"
 	"sandboxd/backend/landlock"
 	"sandboxd/profiles"
 )
@@ -42,9 +43,9 @@ func chooseBackends(word string) ([]backend.Backend, error) {
 
 // prewarm lets the likely backend begin with what does not depend on the
 // policy, while the policy is resolved. It leaves no trace if nothing follows.
-func prewarm(candidates []backend.Backend) {
-	if w, ok := candidates[0].(interface{ Prewarm() }); ok && candidates[0].Probe().Usable {
-		w.Prewarm()
+func prewarm(candidates []backend.Backend, groups *cgroup.Host) {
+	if w, ok := candidates[0].(interface{ Prewarm(*cgroup.Host) }); ok && candidates[0].Probe().Usable {
+		w.Prewarm(groups)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -34,20 +35,23 @@ func findKeeper() bool {
 
 // keep makes this process the keeper of another, which does what was asked for:
 // where no cgroup can be had, whoever is killed with SIGKILL leaves its worker's
-// orphans to its parent. It returns false if this process should do it itself.
-func keep(dieWithParent bool) (done bool, err error) {
+// orphans to its parent. It is not done if this process should do it itself, with
+// what it found out of cgroups, if it did.
+func keep(dieWithParent bool) (_ *cgroup.Host, done bool, err error) {
 	if keeper != nil {
-		return false, nil
+		return nil, false, nil
 	}
 	groups := cgroup.Probe()
-	can := groups.Kill.Can()
-	_ = groups.Close()
-	if can {
-		return false, nil // a guard is cheaper: see guarding
+	if groups.Kill.Can() {
+		return &groups, false, nil // a guard is cheaper: see guarding
 	}
+	return nil, true, errors.Join(groups.Close(), keepFor(dieWithParent))
+}
+
+func keepFor(dieWithParent bool) error {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return true, keepError(err)
+		return keepError(err)
 	}
 	signals := make(chan os.Signal, 16)
 	for _, sig := range append([]os.Signal{unix.SIGTSTP}, forwarded...) {
@@ -57,13 +61,13 @@ func keep(dieWithParent bool) (done bool, err error) {
 	}
 	k, err := launch.Keep("/proc/self/exe", append([]string{keptName + strconv.Itoa(int(r.Fd()))}, os.Args[1:]...), os.Environ(), r)
 	if err != nil {
-		return true, keepError(err)
+		return keepError(err)
 	}
 	_ = r.Close()
 	if dieWithParent {
 		if err := onParentsDeath(func() { k.Signal(unix.SIGTERM) }); err != nil {
 			k.Signal(unix.SIGKILL)
-			return true, err
+			return err
 		}
 	}
 	defer w.Close() // open as long as this process is there
@@ -89,16 +93,16 @@ func keep(dieWithParent bool) (done bool, err error) {
 	})
 	switch {
 	case err != nil:
-		return true, keepError(err)
+		return keepError(err)
 	case status.Exited():
-		return true, &exitError{status: status.ExitStatus()}
+		return &exitError{status: status.ExitStatus()}
 	}
 	_ = sweepLeft()
 	line := fmt.Sprintf("the launcher was killed by signal %d; its command was ended, and there is no report", status.Signal())
 	if len(survivors) > 0 {
 		line = fmt.Sprintf("the launcher was killed by signal %d, and processes of its command survived: %v", status.Signal(), survivors)
 	}
-	return true, &exitError{status: 128 + int(status.Signal()), line: line}
+	return &exitError{status: 128 + int(status.Signal()), line: line}
 }
 
 func keepError(err error) error {

@@ -6,11 +6,12 @@ import (
 	"os"
 
 	"sandboxd/backend"
+	"sandboxd/internal/cgroup"
 )
 
 // Other systems have no subreaper, and so no use for a keeper.
 var keeper *os.File
 
-func findKeeper() bool             { return false }
-func keep(bool) (bool, error)      { return false, nil }
-func endWithKeeper(backend.Worker) {}
+func findKeeper() bool                      { return false }
+func keep(bool) (*cgroup.Host, bool, error) { return nil, false, nil }
+func endWithKeeper(backend.Worker)          {}

@@ -259,12 +259,13 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	}
 	var caught <-chan *signals
 	if !f.dryRun {
-		if done, err := keep(f.dieWithParent); done {
+		groups, done, err := keep(f.dieWithParent)
+		if done {
 			return err
 		}
 		limitThreads()
 		caught = catchSignals()
-		prewarm(backends)
+		prewarm(backends, groups)
 	}
 	files, err := f.passedFiles()
 	if err != nil {
