@@ -9,6 +9,7 @@ import (
 	"sandboxd/dialect"
 	"sandboxd/internal/cgroup"
 	"sandboxd/internal/launch"
+	"sandboxd/internal/quota"
 	"sandboxd/policy"
 )
 
@@ -107,6 +108,10 @@ func (b *Backend) Plan(p policy.Policy) (backend.Plan, error) {
 		groups := cgroup.Probe()
 		_ = groups.Close() // Prepare asks anew, and keeps the handles
 		facts.Groups = &groups
+	}
+	if p.Limits().Disk > 0 {
+		disk := quota.Probe()
+		facts.Disk = &disk
 	}
 	plan, err := Compile(p, facts)
 	if err != nil {

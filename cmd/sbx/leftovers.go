@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"sandboxd/internal/launch"
+	"sandboxd/internal/quota"
 	"sandboxd/internal/scratch"
 )
 
@@ -18,8 +19,11 @@ func (s *sweeping) start() {
 		defer close(s.done)
 		// What cannot be removed is tried again by the next launch.
 		_, _ = scratch.Mine().Sweep(func(m scratch.Mark) error {
-			if m.Kind == launch.KindGroup {
+			switch m.Kind {
+			case launch.KindGroup:
 				return launch.RemoveLeftGroup(m)
+			case quota.KindMount:
+				return quota.RemoveLeft(m)
 			}
 			return errors.New("left by another version of sbx: " + m.Kind)
 		})

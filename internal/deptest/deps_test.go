@@ -24,6 +24,7 @@ var floors = map[string]int{
 	"internal/seccomp/gen": 2,
 	"backend":              1,
 	"internal/cgroup":      1,
+	"internal/quota":       1,
 	"profiles":             1,
 
 	"report":             2,

@@ -9,6 +9,7 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/internal/cgroup"
+	"sandboxd/internal/quota"
 	"sandboxd/internal/scratch"
 	"sandboxd/policy"
 )
@@ -27,8 +28,9 @@ type Bounds struct {
 // NeedsGroup tells whether the limits ask for a cgroup.
 func NeedsGroup(l policy.Limits) bool { return l.Memory > 0 || l.Pids > 0 || l.CPUs > 0 }
 
-// LimitStates says what a host holds of the limits that are asked for.
-func LimitStates(l policy.Limits, host *cgroup.Host) map[policy.Effect]backend.State {
+// LimitStates says what a host holds of the limits that are asked for: nil is a
+// host that was not asked.
+func LimitStates(l policy.Limits, host *cgroup.Host, disk *quota.Host) map[policy.Effect]backend.State {
 	states := map[policy.Effect]backend.State{}
 	var h cgroup.Host
 	if host != nil {
@@ -36,6 +38,9 @@ func LimitStates(l policy.Limits, host *cgroup.Host) map[policy.Effect]backend.S
 	}
 	if l.Time > 0 || l.Idle > 0 {
 		states[policy.LimitsTime] = backend.State{Status: backend.Enforced, By: []string{"timer"}}
+	}
+	if l.Disk > 0 {
+		states[policy.LimitsDisk] = diskState(l, disk)
 	}
 	for _, e := range []struct {
 		asked  bool
@@ -70,7 +75,7 @@ func Bound(l policy.Limits, h *cgroup.Host) (*Bounds, error) {
 	b := &Bounds{limits: l}
 	// What cannot be held is in the report, and was refused or accepted before.
 	var want cgroup.Limits
-	for effect, s := range LimitStates(l, h) {
+	for effect, s := range LimitStates(l, h, nil) {
 		if s.Status != backend.Enforced {
 			continue
 		}

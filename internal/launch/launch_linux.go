@@ -32,6 +32,8 @@ type Request struct {
 	OwnTree bool
 	// Bounds are the worker's limits; Wait ends them.
 	Bounds *Bounds
+	// Quota is the limit on its private directories, nil for none; Wait ends it.
+	Quota *Quota
 }
 
 // Process is a started child.
@@ -45,8 +47,10 @@ type Process struct {
 	mu       sync.Mutex // guards what follows: a Signal may stand beside Wait
 	reaped   bool
 	killer   *time.Timer // of Stop
+	cause    string      // who stopped it
 	used     usage
 	bounds   *Bounds
+	quota    *quotaWatch
 	warnings []string
 	total    *backend.Usage
 }
@@ -160,6 +164,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	if p.tree != nil {
 		p.tree.watch(p.pid)
 	}
+	p.watchQuota(r.Quota)
 	return p, nil
 }
 
@@ -298,6 +303,7 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	p.total = p.used.total()
 	left, warnings := p.bounds.end(p.total, &outcome)
 	p.warnings = warnings
+	p.endQuota(&outcome)
 	return outcome, append(survivors, left...)
 }
 

@@ -23,6 +23,7 @@ type Request struct {
 	Stdio   [3]*os.File
 	OwnTree bool
 	Bounds  *Bounds
+	Quota   *Quota
 }
 
 // Process is a started child.

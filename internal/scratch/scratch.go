@@ -11,6 +11,7 @@ package scratch
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -19,6 +20,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -254,7 +256,8 @@ func (l *Lease) sweepOne(path string, remove func(Mark) error) []Swept {
 	defer file.Close()
 	var swept []Swept
 	kept := false
-	for _, m := range readLease(file) {
+	// What was made later may stand in what was made before.
+	for _, m := range slices.Backward(readLease(file)) {
 		var err error
 		if m.Kind == KindDir {
 			err = removeLeft(m.Path)
@@ -329,6 +332,9 @@ func removeLeft(path string) error {
 	}
 	if !mine {
 		return fmt.Errorf("%q is not a directory of this user", path)
+	}
+	if mounted, err := isMountPoint(path); err != nil || mounted {
+		return cmp.Or(err, fmt.Errorf("something is mounted on %q", path))
 	}
 	return RemoveTree(path)
 }
