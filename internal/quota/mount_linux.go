@@ -222,7 +222,7 @@ func RemoveLeft(m scratch.Mark) error {
 	if !ok || filepath.Clean(dir) != dir || !filepath.IsAbs(dir) || !scratch.IsName(filepath.Base(dir)) {
 		return fmt.Errorf("%q is no mount of a launcher's", m.Path)
 	}
-	return unmount(dir, unmountTime/2)
+	return unmount(dir, unmountTime/5)
 }
 
 // ErrNotOurs says that something else is mounted where a file system of a

@@ -74,7 +74,7 @@ func (w *Watch) run() {
 }
 
 const (
-	shortest = 50 * time.Millisecond
+	shortest = 10 * time.Millisecond
 	longest  = time.Second
 	// fastest is what is written in a second at most, in bytes, where nothing
 	// else is known.
