@@ -709,7 +709,7 @@ func covered(p policy.Policy, dir string) bool {
 func (s *slot) makeShm(u *User) (err error) {
 	if s.fs != nil {
 		uid, gid := u.ids()
-		dir, handle, err := s.fs.Mkdir("shm", uid, gid)
+		dir, handle, err := s.fs.Mkdir(scratch.NewName(), uid, gid)
 		if err == nil {
 			s.shm = dir
 			err = handle.Close()

@@ -161,7 +161,7 @@ func TestDiskOfAnotherUser(t *testing.T) {
 		}
 	}
 	out, res := runIn(t, limited(t, ws, true, &User{UID: 65534, GID: 65534}), ws, "sh", "-c",
-		"id -u; echo x >$TMPDIR/f && echo x >$XDG_CACHE_HOME/f && dd if=/dev/zero of=/dev/shm/sbx-test-$$ oflag=nofollow count=1 status=none && cat $TMPDIR/f; ls -A $TMPDIR/.. $TMPDIR/../shm; echo y >$TMPDIR/../f")
+		"id -u; echo x >$TMPDIR/f && echo x >$XDG_CACHE_HOME/f && dd if=/dev/zero of=/dev/shm/sbx-test-$$ oflag=nofollow count=1 status=none && cat $TMPDIR/f; ls -A $TMPDIR/..; echo y >$TMPDIR/../f")
 	if !strings.HasPrefix(out, "65534\nx\n") || strings.Count(out, "Permission denied") < 2 || strings.Contains(out, "\ntmp\n") {
 		t.Errorf("%s, %+v", out, res.Outcome)
 	}

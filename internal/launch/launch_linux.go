@@ -140,6 +140,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	// It stops before its first instruction, so that no limit comes late.
 	attr.Sys.Ptrace = r.Bounds.holds()
 	p.bounds = r.Bounds
+	p.watchQuota(r.Quota)
 	started := make(chan error, 1)
 	t.calls <- func() {
 		err := p.spawn(r, attr)
@@ -154,6 +155,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	err = <-started
 	runtime.KeepAlive(r.Stdio)
 	if err != nil {
+		p.dropQuota()
 		return nil, err
 	}
 	if r.Bounds.holds() {
@@ -164,7 +166,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	if p.tree != nil {
 		p.tree.watch(p.pid)
 	}
-	p.watchQuota(r.Quota)
+	p.beginQuota()
 	return p, nil
 }
 

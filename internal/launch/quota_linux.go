@@ -14,6 +14,7 @@ type quotaWatch struct {
 	over  quota.Look // why the worker was ended, if it was
 }
 
+// watchQuota makes the watch of a quota, which begins when the worker runs.
 func (p *Process) watchQuota(q *Quota) {
 	if q == nil {
 		return
@@ -29,6 +30,21 @@ func (p *Process) watchQuota(q *Quota) {
 		}
 	})
 	p.quota = w
+}
+
+// beginQuota lets the watch begin.
+func (p *Process) beginQuota() {
+	if p.quota != nil {
+		p.quota.watch.Begin()
+	}
+}
+
+// dropQuota ends the watch of a worker that never ran.
+func (p *Process) dropQuota() {
+	if p.quota != nil {
+		p.quota.watch.End()
+		p.quota = nil
+	}
 }
 
 // endQuota says what came of the quota. Whatever a worker that was asked to end

@@ -11,16 +11,18 @@ type Watch struct {
 	meter Meter
 	size  int64
 	over  func(Look)
+	begin chan struct{}
 	stop  chan struct{}
 	done  chan struct{}
 	seen  Seen
 }
 
-// NewWatch looks again and again until [Watch.End]. When the directories hold
-// more than size, over is told, and once more when it is [Look.Far] more. It has a thread of its own from here on, as a worker
-// that has used up its user's processes must not keep it from getting one.
+// NewWatch makes a watch that looks again and again from [Watch.Begin] to
+// [Watch.End]. When the directories hold more than size, over is told, and once
+// more when it is [Look.Far] more. It has a thread of its own from here on: a
+// worker that uses up its user's processes would keep it from getting one.
 func NewWatch(m Meter, size int64, over func(Look)) *Watch {
-	w := &Watch{meter: m, size: size, over: over, stop: make(chan struct{}), done: make(chan struct{})}
+	w := &Watch{meter: m, size: size, over: over, begin: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{})}
 	ready := make(chan struct{})
 	sys.OnOwnThread(func() {
 		close(ready)
@@ -30,7 +32,11 @@ func NewWatch(m Meter, size int64, over func(Look)) *Watch {
 	return w
 }
 
-// End looks a last time and tells what was seen. It may be called once.
+// Begin begins. It may be called once.
+func (w *Watch) Begin() { close(w.begin) }
+
+// End looks a last time and tells what was seen. It may be called once, and must
+// be, also where there was no Begin.
 func (w *Watch) End() Seen {
 	close(w.stop)
 	<-w.done
@@ -49,6 +55,11 @@ func (w *Watch) look() Look {
 
 func (w *Watch) run() {
 	defer close(w.done)
+	select {
+	case <-w.begin:
+	case <-w.stop:
+		return
+	}
 	over, far := false, false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -82,9 +93,9 @@ const (
 )
 
 // pause is the time until the next look: what is left may be written in it, and
-// looking takes no more than a tenth of it, up to the longest.
+// looking takes no more than a quarter of all time.
 func pause(left int64, took time.Duration) time.Duration {
 	left = min(max(left, 0), fastest)
 	p := time.Duration(left) * time.Second / fastest
-	return min(max(p, 9*took, shortest), longest)
+	return max(min(max(p, shortest), longest), 3*took)
 }

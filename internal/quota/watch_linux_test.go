@@ -60,6 +60,7 @@ func TestWatch(t *testing.T) {
 			var told []int64
 			s := &script{looks: c.looks}
 			w := NewWatch(s, size, func(l Look) { told = append(told, l.Bytes/mib) })
+			w.Begin()
 			s.all(t)
 			seen := w.End()
 			if !slices.Equal(told, c.told) || seen.Peak != c.peak*mib || seen.Full || seen.Cut || seen.Last != c.looks[len(c.looks)-1] {
@@ -77,6 +78,7 @@ func TestWatch(t *testing.T) {
 	}
 	s := &script{looks: []Look{{Full: true}, {Cut: true}, {}}}
 	w := NewWatch(s, size, func(Look) { t.Error("it is not over") })
+	w.Begin()
 	s.all(t)
 	if seen := w.End(); !seen.Full || !seen.Cut || seen.Last.Full {
 		t.Errorf("%+v", seen)
@@ -86,6 +88,7 @@ func TestWatch(t *testing.T) {
 func TestWatchLooksAtTheEnd(t *testing.T) {
 	s := &script{looks: []Look{{}, {Bytes: 3, Full: true}}}
 	w := NewWatch(s, mib, func(Look) {})
+	w.Begin()
 	for s.mu.Lock(); s.shown == 0; s.mu.Lock() {
 		s.mu.Unlock()
 		time.Sleep(time.Millisecond)
@@ -94,6 +97,17 @@ func TestWatchLooksAtTheEnd(t *testing.T) {
 	if seen := w.End(); seen.Peak != 3 || !seen.Full {
 		t.Errorf("%+v", seen)
 	}
+}
+
+func TestWatchThatNeverBegins(t *testing.T) {
+	s := &script{looks: []Look{{Bytes: 2 * mib}}}
+	w := NewWatch(s, mib, func(Look) { t.Error("it looks") })
+	time.Sleep(2 * shortest)
+	if s.mu.Lock(); s.shown > 0 {
+		t.Error("it looks")
+	}
+	s.mu.Unlock()
+	w.End()
 }
 
 func TestPause(t *testing.T) {
@@ -106,8 +120,8 @@ func TestPause(t *testing.T) {
 		{-8 * mib, time.Millisecond, shortest},
 		{fastest / 2, time.Millisecond, time.Second / 2},
 		{1 << 50, time.Millisecond, longest},
-		{0, 20 * time.Millisecond, 180 * time.Millisecond},
-		{0, time.Minute, longest},
+		{0, 20 * time.Millisecond, 60 * time.Millisecond},
+		{1 << 50, time.Second, 3 * time.Second},
 	} {
 		if got := pause(c.left, c.took); got != c.want {
 			t.Errorf("%d left, %v a look: %v, want %v", c.left, c.took, got, c.want)
