@@ -129,7 +129,7 @@ func TestDiskState(t *testing.T) {
 	}{
 		"mounted":         {&able, policy.Limits{Disk: 1 << 30}, backend.Enforced, 0},
 		"and with memory": {&able, policy.Limits{Disk: 1 << 30, Memory: 1 << 31}, backend.Enforced, 1},
-		"too much memory": {&able, policy.Limits{Disk: 1 << 30, Memory: 1 << 29}, backend.Partial, 2},
+		"too much memory": {&able, policy.Limits{Disk: 1 << 30, Memory: 1<<31 - 2}, backend.Partial, 2},
 		"too large":       {&able, policy.Limits{Disk: 1 << 40}, backend.Partial, 2},
 		"measured":        {&unable, policy.Limits{Disk: 1 << 30}, backend.Partial, 2},
 		"nothing":         {&quota.Host{Why: "nothing holds it"}, policy.Limits{Disk: 1 << 30}, backend.Unenforced, 1},

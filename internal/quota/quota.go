@@ -31,8 +31,8 @@ type Host struct {
 // Half of the machine's memory is what a tmpfs may have by default, "if you
 // oversize your tmpfs instances the machine will deadlock since the OOM handler
 // will not be able to free that memory" (Documentation/filesystems/tmpfs.rst).
-// And one that is larger than the worker's memory would never be full: its
-// worker would be killed for memory before.
+// Of the worker's own memory it is half, too: with more, a worker that fills it
+// would be killed for memory, and not told that it is full.
 func (h Host) Lacks(size, memory int64) string {
 	switch {
 	case !h.Mounts && h.Fix != "":
@@ -40,9 +40,9 @@ func (h Host) Lacks(size, memory int64) string {
 	case !h.Mounts:
 		return h.Why
 	case size > h.Memory/2:
-		return fmt.Sprintf("one in memory may have half of this machine's, %d bytes", h.Memory/2)
-	case memory > 0 && size > memory:
-		return fmt.Sprintf("one in memory cannot hold more than the memory limit, %d bytes", memory)
+		return fmt.Sprintf("it would be in memory, and may have half of this machine's, %d bytes", h.Memory/2)
+	case memory > 0 && size > memory/2:
+		return fmt.Sprintf("it would be in memory, and may have half of the limit on that, %d bytes", memory/2)
 	}
 	return ""
 }
