@@ -68,8 +68,10 @@ func (t *Tree) Look() Look {
 // walk is one look.
 type walk struct {
 	seen   Look
+	names  int // looked at, counted or not
 	size   int64
 	until  time.Time
+	late   bool
 	dev    uint64 // other file systems are not the worker's
 	linked map[[2]uint64]bool
 	buf    []byte
@@ -148,12 +150,8 @@ func (w *walk) failed(err error) {
 
 // enough tells that looking on would change nothing, or takes too long.
 func (w *walk) enough() bool {
-	if w.seen.Far(w.size) {
-		return true
+	if w.names++; w.names%64 == 0 && time.Now().After(w.until) {
+		w.late, w.seen.Cut = true, true
 	}
-	if w.seen.Files&63 == 0 && time.Now().After(w.until) {
-		w.seen.Cut = true
-		return true
-	}
-	return false
+	return w.late || w.seen.Far(w.size)
 }
