@@ -49,8 +49,12 @@ type Command struct {
 	// Dir is where the worker starts, as a handle.
 	Dir *os.File
 	// Stdin, Stdout and Stderr are passed unchanged and must not be nil: a
-	// worker's descriptors are exactly these.
+	// worker's descriptors are exactly these and Files.
 	Stdin, Stdout, Stderr *os.File
+	Files                 []File
+	// UnsafeFiles lets Files hold what leads on to more than itself, such as a
+	// socket or a directory. The enforcement then says what that takes.
+	UnsafeFiles bool
 	// OwnTree tells that this process has no other worker, so that every
 	// orphan that reaches it belongs to this one and may be ended with it.
 	OwnTree bool
@@ -84,6 +88,8 @@ type Result struct {
 	Warnings []string
 	// Usage is what the tree used, as far as it is known.
 	Usage *Usage
+	// Descriptors are those that the worker was given beside the standard ones.
+	Descriptors []Descriptor
 }
 
 // Capability is what a probe found.

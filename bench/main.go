@@ -46,6 +46,8 @@ func main() {
 		// Before the peers: their orphans come to this process, a subreaper.
 		{"leaks", func() error { return b.leaks(*many) }},
 		{"process", b.process},
+		{"groups", b.groups},
+		{"tree", b.tree},
 		{"build", b.build},
 		{"workspace", func() error { return b.workspace(*files) }},
 	} {

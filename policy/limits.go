@@ -26,9 +26,7 @@ type Limits struct {
 	Disk int64
 	// FileSize bounds each file that is written, in bytes (RLIMIT_FSIZE), Files
 	// the descriptors of each process (RLIMIT_NOFILE), Core the size of core
-	// dumps in bytes (RLIMIT_CORE): getrlimit(2). Core is set with the others;
-	// without one of them and without a cgroup a worker has its launcher's, which
-	// `sbx run` lowers for itself.
+	// dumps in bytes (RLIMIT_CORE), where zero is none: getrlimit(2).
 	FileSize int64
 	Files    int
 	Core     int64
@@ -36,10 +34,6 @@ type Limits struct {
 
 // DefaultGrace is the grace of a caller that names none.
 const DefaultGrace = 2 * time.Second
-
-// Rlimits tells whether the worker needs resource limits that differ from what a
-// process of this caller gets anyway, core dumps aside.
-func (l Limits) Rlimits() bool { return l.FileSize > 0 || l.Files > 0 }
 
 // effects are those that a backend is asked to govern by the limits.
 func (l Limits) effects() EffectSet {

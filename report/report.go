@@ -59,7 +59,9 @@ type Report struct {
 	Weakened  []policy.Weakening `json:"weakened,omitempty"`
 	AllowGaps []policy.Effect    `json:"allow_gaps,omitempty"`
 	Limits    *Limits            `json:"limits,omitempty"`
-	Warnings  []string           `json:"warnings,omitempty"`
+	// Descriptors are those that the worker was given beside 0, 1 and 2.
+	Descriptors []backend.Descriptor `json:"descriptors,omitempty"`
+	Warnings    []string             `json:"warnings,omitempty"`
 
 	Outcome backend.Outcome `json:"outcome"`
 	// ExitStatus is what sbx exits with.

@@ -20,6 +20,8 @@ gotest() { go test -json "$@" | "$check/skipcheck" -allow test/skips.txt; return
 part "format and vet" make -s lint
 part "builds for every system" make -s cross
 part "tests" gotest -count=1 ./...
+# Ways to end, by chance; the seed is in the log if it fails.
+part "2,000 launches" env SBX_TEST_ENDINGS=2000 go test -count=1 -run '^TestEndings' ./backend/landlock
 if command -v gcc >/dev/null; then
   part "tests under the race detector" env CGO_ENABLED=1 bash -c 'go test -race ./policy ./backend/... ./internal/... ./report ./cmd/...'
 else
@@ -37,7 +39,7 @@ part "real tools" env SBX="$PWD/bin/sbx" test/tools/run.sh
 # that user need not be able to read this tree or to run Go.
 if [ "$(id -u)" = 0 ]; then
   user=nobody
-  as() { (cd "$1" && shift && exec setpriv --reuid "$(id -u $user)" --regid "$(id -g $user)" --clear-groups env -i HOME="$check/home" USER=$user LOGNAME=$user LANG=C.UTF-8 PATH=/usr/local/bin:/usr/bin:/bin SBX_MUST_RUN="${SBX_MUST_RUN:-}" "$@"); }
+  as() { (cd "$1" && shift && exec setpriv --reuid "$(id -u $user)" --regid "$(id -g $user)" --clear-groups env -i HOME="$check/home" USER=$user LOGNAME=$user LANG=C.UTF-8 PATH=/usr/local/bin:/usr/bin:/bin SBX_MUST_RUN="${SBX_MUST_RUN:-}" SBX_TEST_ENDINGS=2000 "$@"); }
   mkdir "$check/home" && chown $user "$check/home"
   cp bin/sbx "$check/sbx"
   go build -o "$check/probe" ./backend/backendtest/probe || failed+=("building the probe") # found beside the test binaries

@@ -32,13 +32,14 @@ type prepared struct {
 	plan   *Plan
 	filter []sys.SockFilter
 	env    []string
-	groups *cgroup.Host // for limits; nil if there are none
+	groups *cgroup.Host
 
 	mu       sync.Mutex
 	idle     []*slot
 	ahead    []chan *berth
 	launches int
 	closed   bool
+	grouped  int // berths whose cgroup needs the handles of groups
 	retiring sync.WaitGroup
 }
 
@@ -49,11 +50,8 @@ func (p *Plan) Prepare() (backend.Prepared, error) {
 	if err != nil {
 		return nil, &backend.SetupError{Step: "filter", Err: err}
 	}
-	pr := &prepared{plan: p, filter: make([]sys.SockFilter, len(insns)), env: p.policy.Env()}
-	for i, in := range insns {
-		pr.filter[i] = sys.SockFilter{Code: in.Code, Jt: in.Jt, Jf: in.Jf, K: in.K}
-	}
-	if launch.NeedsGroup(p.policy.Limits()) {
+	pr := &prepared{plan: p, filter: sockFilter(insns, 0), env: p.policy.Env()}
+	if pr.groups = p.groups.Swap(nil); pr.groups == nil {
 		groups := cgroup.Probe()
 		pr.groups = &groups
 	}
@@ -65,12 +63,26 @@ func (p *Plan) Prepare() (backend.Prepared, error) {
 	return pr, nil
 }
 
+// filterWith is the filter of one launch, which lets its thread start the worker
+// in a cgroup.
+func (pr *prepared) filterWith(token sys.Token) []sys.SockFilter {
+	prologue := seccomp.Admit(pr.plan.Facts.Arch, nil, token)
+	return append(sockFilter(prologue, len(pr.filter)), pr.filter...)
+}
+
+func sockFilter(insns []seccomp.Insn, room int) []sys.SockFilter {
+	f := make([]sys.SockFilter, len(insns), len(insns)+room)
+	for i, in := range insns {
+		f[i] = sys.SockFilter{Code: in.Code, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	return f
+}
+
 func (pr *prepared) Close() error {
 	pr.mu.Lock()
 	idle, ahead := pr.idle, pr.ahead
 	pr.idle, pr.ahead, pr.closed = nil, nil, true
 	pr.mu.Unlock()
-	defer pr.retiring.Wait() // they hold handles only, which keep no directory
 	var errs []error
 	for _, next := range ahead {
 		if b := <-next; b != nil {
@@ -80,10 +92,35 @@ func (pr *prepared) Close() error {
 	for _, s := range idle {
 		errs = append(errs, s.discard())
 	}
-	if pr.groups != nil {
-		errs = append(errs, pr.groups.Close())
+	pr.retiring.Wait()
+	return errors.Join(append(errs, pr.closeGroups())...)
+}
+
+// closeGroups closes the handles of the cgroups when the last that needs them is
+// gone: a worker may outlive Close.
+func (pr *prepared) closeGroups() error {
+	pr.mu.Lock()
+	defer pr.mu.Unlock()
+	if !pr.closed || pr.grouped > 0 {
+		return nil
 	}
-	return errors.Join(errs...)
+	return pr.groups.Close()
+}
+
+// bind makes a berth's cgroup.
+func (pr *prepared) bind(b *berth) (err error) {
+	pr.mu.Lock()
+	pr.grouped++
+	pr.mu.Unlock()
+	b.unbind = sync.OnceValue(func() error {
+		err := b.bounds.Discard()
+		pr.mu.Lock()
+		pr.grouped--
+		pr.mu.Unlock()
+		return errors.Join(err, pr.closeGroups())
+	})
+	b.bounds, err = launch.Bound(pr.plan.policy.Limits(), pr.groups, pr.plan.user != nil)
+	return err
 }
 
 func (pr *prepared) take() *slot {
@@ -120,6 +157,8 @@ type berth struct {
 	slot    *slot
 	denials *denialLog
 	sup     *supervise.Supervisor
+	bounds  *launch.Bounds
+	unbind  func() error // ends them; nil before there are any
 }
 
 // Start launches one worker. The steps have the numbers of
@@ -131,25 +170,27 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	given, err := launch.Descriptors(cmd.Files, cmd.UnsafeFiles)
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range cmd.Files {
+		extra = append(extra, ruleFor(int(f.File.Fd()), given[i].Kind)...)
+	}
 	b, err := pr.berthFor(extra)
 	if err != nil {
 		return nil, err
 	}
-	bounds, err := launch.Bound(pr.plan.policy.Limits(), pr.groups)
-	if err != nil {
-		return nil, errors.Join(err, b.discard())
-	}
 	proc, err := b.thread.Start(launch.Request{
-		Bounds: bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir, Stdio: stdio, OwnTree: cmd.OwnTree,
+		Bounds: b.bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir, Stdio: stdio, Files: cmd.Files, OwnTree: cmd.OwnTree,
 		Quota: b.slot.quota(pr.plan.policy.Limits()),
 	})
 	if err != nil {
-		bounds.Discard()
-		b.stopSupervisor()
-		return nil, errors.Join(err, b.slot.discard())
+		b.thread = nil // it is gone
+		return nil, errors.Join(err, b.discard())
 	}
 	pr.makeAhead()
-	return &worker{pr: pr, berth: b, proc: proc, ownTree: cmd.OwnTree}, nil
+	return &worker{pr: pr, berth: b, proc: proc, ownTree: cmd.OwnTree, given: given}, nil
 }
 
 // aheadBerths is how many berths are kept ready or in the making: two, so that
@@ -224,8 +265,9 @@ func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
 	} else {
 		supervised <- nil
 	}
+	err = pr.bind(b)
 	// 4: the ruleset.
-	if b.slot.ruleset < 0 {
+	if err == nil && b.slot.ruleset < 0 {
 		err = b.slot.makeRuleset(pr.plan, extra)
 	}
 	var threadErr error
@@ -235,7 +277,7 @@ func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
 	}
 	listener := -1
 	if err = b.thread.Do(func() (err error) {
-		listener, err = pr.confine(b.slot)
+		listener, err = pr.confine(b.slot, b.thread.Token())
 		return err
 	}); err != nil {
 		if listener >= 0 {
@@ -312,10 +354,14 @@ func (b *berth) discard() error {
 		b.thread.Close()
 	}
 	b.stopSupervisor()
-	if b.slot == nil {
-		return nil
+	var err error
+	if b.unbind != nil {
+		err = b.unbind()
 	}
-	return b.slot.discard()
+	if b.slot != nil {
+		err = errors.Join(err, b.slot.discard())
+	}
+	return err
 }
 
 func (b *berth) stopSupervisor() {
@@ -355,7 +401,7 @@ func dropPrivileges(u *User) error {
 
 // confine is the second half: from its first call on this thread is confined. It
 // returns the listener, -1 if the plan has none.
-func (pr *prepared) confine(s *slot) (listener int, err error) {
+func (pr *prepared) confine(s *slot, token sys.Token) (listener int, err error) {
 	// 9: Landlock before seccomp, as the filter may refuse what this needs.
 	if err := s.restrict(pr.plan.RestrictFlags); err != nil {
 		var known *backend.SetupError
@@ -368,7 +414,7 @@ func (pr *prepared) confine(s *slot) (listener int, err error) {
 		return -1, &backend.SetupError{Step: "landlock", Err: errors.New("the domain was accepted, but \"/\" can still be listed")}
 	}
 	// 10: seccomp last. The listener's descriptor is close-on-exec.
-	listener, err = sys.InstallFilter(pr.filter, pr.plan.Supervise)
+	listener, err = sys.InstallFilter(pr.filterWith(token), pr.plan.Supervise)
 	if err != nil {
 		return -1, &backend.SetupError{Step: "seccomp", Err: err}
 	}
@@ -388,6 +434,7 @@ type worker struct {
 	*berth
 	proc    *launch.Process
 	ownTree bool
+	given   []backend.Descriptor
 }
 
 // makeSupervisor makes the berth's supervisor, which does not answer yet.
@@ -433,15 +480,18 @@ func (w *worker) Wait() backend.Result {
 	if asked = asked || w.slot.fs != nil; asked { // it holds a file system with its handles
 		w.stopSupervisor()
 	}
-	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors)}
+	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors), Descriptors: w.given}
 	r.Denials, r.DenialsLost = w.denials.list()
 	r.Usage, r.Warnings = w.proc.Usage(), w.proc.Warnings()
 	if w.slot.exposed {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the private temporary directory lay in the granted tree of %q, where other workers reach it", w.slot.base))
 	}
-	if !asked {
-		w.pr.retiring.Go(w.stopSupervisor)
-	}
+	w.pr.retiring.Go(func() {
+		if !asked {
+			w.stopSupervisor()
+		}
+		_ = w.unbind() // its cgroup is empty, and in the lease if it stays
+	})
 	// A temp that a survivor may still hold must not become another worker's.
 	var err error
 	if w.ownTree && len(survivors) == 0 && w.slot.shared {
@@ -457,12 +507,12 @@ func (w *worker) Wait() backend.Result {
 
 // enforcement is the plan's, corrected by what this launch turned out to be.
 func (w *worker) enforcement(survivors []int) backend.Enforcement {
-	e := w.pr.plan.Enforcement()
+	e := w.pr.plan.Enforcement().WithDescriptors(w.given)
 	switch {
-	case !w.ownTree:
-		e = e.With(policy.TreeKill, unenforced(gapTreeShared))
 	case len(survivors) > 0:
 		e = e.With(policy.TreeKill, unenforced(fmt.Sprintf("%d processes of the tree survived", len(survivors))))
+	case !w.ownTree && e.State(policy.TreeKill).Status != backend.Enforced:
+		e = e.With(policy.TreeKill, unenforced(gapTreeShared))
 	}
 	for effect, gap := range w.denials.gapsFound() {
 		// The calls were refused, so that the effect holds; what did not work
@@ -500,14 +550,24 @@ func stdioRules(stdio [3]*os.File, net policy.Net) ([]fdRule, error) {
 			return nil, &backend.SetupError{Step: "descriptors", Err: fmt.Errorf("descriptor %d is a network socket, and the worker has no network", i),
 				Hint: "give the worker a pipe instead, as in: cat | sbx run -- CMD | cat"}
 		case unix.S_IFREG:
-			rules = append(rules, fdRule{fd, fdRights(fd)})
+			rules = append(rules, ruleFor(fd, backend.DescriptorFile)...)
 		case unix.S_IFCHR:
 			if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
-				rules = append(rules, fdRule{fd, fdRights(fd) | rightsTerminal})
+				rules = append(rules, ruleFor(fd, backend.DescriptorTerminal)...)
 			}
 		}
 	}
 	return rules, nil
+}
+
+func ruleFor(fd int, kind backend.DescriptorKind) []fdRule {
+	switch kind {
+	case backend.DescriptorFile:
+		return []fdRule{{fd, fdRights(fd)}}
+	case backend.DescriptorTerminal:
+		return []fdRule{{fd, fdRights(fd) | rightsTerminal}}
+	}
+	return nil
 }
 
 type fdRule struct {

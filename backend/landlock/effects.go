@@ -66,7 +66,7 @@ func (p *Plan) states() map[policy.Effect]backend.State {
 		policy.KernelMount:     enforced("landlock", "seccomp"),
 		policy.KernelUserns:    enforced("seccomp"),
 		policy.TTYInject:       partial(gapTerminals, "seccomp"),
-		policy.TreeKill:        partial(gapTree, "subreaper"),
+		policy.TreeKill:        launch.TreeState(p.Facts.Groups, partial(gapTree, "subreaper")),
 	}
 	maps.Copy(states, launch.LimitStates(p.policy.Limits(), p.Facts.Groups, p.Facts.Disk))
 	requested := p.policy.Requested()

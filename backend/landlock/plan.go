@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
@@ -30,7 +31,7 @@ type Facts struct {
 	NotifyReason string `json:"seccomp_notify_reason,omitempty"`
 	// Arch is the GOARCH whose filter is used.
 	Arch string `json:"arch"`
-	// Groups is what limits can be held with; nil where none is asked for.
+	// Groups is what limits can be held and the tree can be ended with.
 	Groups *cgroup.Host `json:"cgroups,omitempty"`
 	// Disk is what a limit on private temporary directories can be held with;
 	// nil where none is asked for.
@@ -82,6 +83,7 @@ type Plan struct {
 	user          *User
 	warm          *warmThread
 	enforcement   backend.Enforcement
+	groups        atomic.Pointer[cgroup.Host] // with handles, for the first that is prepared
 }
 
 // Compile makes a plan of a policy for a host. It is pure.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -22,6 +23,7 @@ import (
 	"sandboxd/backend"
 	"sandboxd/backend/backendtest"
 	"sandboxd/backend/backendtest/attempt"
+	"sandboxd/internal/cgroup"
 	"sandboxd/policy"
 )
 
@@ -183,10 +185,12 @@ func texts(dir string, p posture) error {
 		if err != nil {
 			return err
 		}
-		p[name] = strings.TrimSpace(string(b))
+		p[name] = groupName.ReplaceAllString(strings.TrimSpace(string(b)), "/sbx-ID")
 	}
 	return nil
 }
+
+var groupName = regexp.MustCompile(`/sbx-[0-9a-f]{32}\b`)
 
 // diff lists the properties in which got is not what was wanted.
 func (want posture) diff(got posture) map[string]string {
@@ -349,6 +353,11 @@ func expected(p policy.Policy, temp string, plain posture) posture {
 	want["status NoNewPrivs"], want["status Seccomp"], want["status Seccomp_filters"] = "1", "2", strconv.Itoa(filters+1)
 	want["cwd"], want["root"], want["threads"], want["descriptors"] = p.Cwd(), "/", "alike", "0 1 2"
 	want["status SigBlk"] = noCapabilities // no signal is blocked
+	want["limit Max core file size"] = "0 0 bytes"
+	if groups := cgroup.Probe(); groups.Kill.By == "cgroup2" { // it lives in one of its own there
+		want["cgroup"] = regexp.MustCompile(`(?m)^(0::.*?)/?$`).ReplaceAllString(want["cgroup"], "$1/sbx-ID")
+		_ = groups.Close()
+	}
 	env := p.Env()
 	for _, v := range p.Spec().TempEnv {
 		env = append(env, v.Name+"="+filepath.Join(temp, v.Sub))

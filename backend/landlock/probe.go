@@ -8,7 +8,6 @@ import (
 	"sandboxd/backend"
 	"sandboxd/dialect"
 	"sandboxd/internal/cgroup"
-	"sandboxd/internal/launch"
 	"sandboxd/internal/quota"
 	"sandboxd/policy"
 )
@@ -104,19 +103,19 @@ func (b *Backend) Probe() backend.Capability {
 // Plan compiles a policy for this host.
 func (b *Backend) Plan(p policy.Policy) (backend.Plan, error) {
 	facts := b.facts
-	if launch.NeedsGroup(p.Limits()) {
-		groups := cgroup.Probe()
-		_ = groups.Close() // Prepare asks anew, and keeps the handles
-		facts.Groups = &groups
-	}
+	groups := cgroup.Probe()
+	facts.Groups = &groups
 	if p.Limits().Disk > 0 {
 		disk := quota.Probe()
 		facts.Disk = &disk
 	}
 	plan, err := Compile(p, facts)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, groups.Close())
 	}
 	plan.tempBase, plan.user, plan.warm = b.tempBase, b.user, b.warm
+	// The first that is prepared gets the handles; a plan may never be.
+	plan.groups.Store(&groups)
+	runtime.AddCleanup(plan, func(h *cgroup.Host) { _ = h.Close() }, &groups)
 	return plan, nil
 }

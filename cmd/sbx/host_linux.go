@@ -26,16 +26,6 @@ func hideFromWorker() {
 	_ = sys.SetUndumpable()
 }
 
-// limitCores keeps this process, and so its worker, from dumping core: a worker
-// can lower the limit that it inherits, never raise it (getrlimit(2)).
-func limitCores(most int64) {
-	var now unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_CORE, &now); err == nil {
-		v := min(uint64(most), now.Max)
-		_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: v, Max: v}) // to lower is always allowed
-	}
-}
-
 func kernelRelease() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

@@ -8,8 +8,6 @@ func hideFromWorker() {}
 
 func limitThreads() {}
 
-func limitCores(int64) {}
-
 func kernelRelease() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

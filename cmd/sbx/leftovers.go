@@ -18,16 +18,18 @@ func (s *sweeping) start() {
 	go func() {
 		defer close(s.done)
 		// What cannot be removed is tried again by the next launch.
-		_, _ = scratch.Mine().Sweep(func(m scratch.Mark) error {
-			switch m.Kind {
-			case launch.KindGroup:
-				return launch.RemoveLeftGroup(m)
-			case quota.KindMount:
-				return quota.RemoveLeft(m)
-			}
-			return errors.New("left by another version of sbx: " + m.Kind)
-		})
+		_, _ = scratch.Mine().Sweep(removeLeft)
 	}()
+}
+
+func removeLeft(m scratch.Mark) error {
+	switch m.Kind {
+	case launch.KindGroup:
+		return launch.RemoveLeftGroup(m)
+	case quota.KindMount:
+		return quota.RemoveLeft(m)
+	}
+	return errors.New("left by another version of sbx: " + m.Kind)
 }
 
 // wait lets a sweep under way end, for half of one helps nobody.

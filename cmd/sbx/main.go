@@ -22,6 +22,10 @@ import (
 var version = ""
 
 func main() {
+	if isGuard() {
+		os.Exit(guard())
+	}
+	findKeeper()
 	os.Exit(realMain(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd/backend"
 	"sandboxd/policy"
 	"sandboxd/report"
 )
@@ -30,12 +31,12 @@ type reportSink struct {
 // openReport prepares the destination. outputs are the command's own standard
 // descriptors and grants the policy's: what the command can write to is no place
 // for the report of it.
-func openReport(spec string, p policy.Policy) (*reportSink, error) {
+func openReport(spec string, p policy.Policy, passed []backend.File) (*reportSink, error) {
 	if spec == "" {
 		return &reportSink{}, nil
 	}
 	if number, ok := strings.CutPrefix(spec, "fd:"); ok {
-		return reportToDescriptor(number, p)
+		return reportToDescriptor(number, p, passed)
 	}
 	st, err := os.Stat(spec)
 	switch {
@@ -47,11 +48,11 @@ func openReport(spec string, p policy.Policy) (*reportSink, error) {
 		if err != nil {
 			return nil, refuse("a FIFO needs a reader first", "opening the report: %v", err)
 		}
-		return direct(f, spec, p)
+		return direct(f, spec, p, passed)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, refuse("name a file that you can write", "opening the report: %v", err)
 	}
-	if err == nil && sameAsStdio(st) {
+	if err == nil && isCommands(st, passed) {
 		return nil, mixed(spec) // /dev/stdout, among others
 	}
 	// A link in its place is replaced and never followed: a command may have
@@ -81,7 +82,7 @@ func (s *reportSink) createTemp() (*os.File, string, error) {
 	return f, name, err
 }
 
-func reportToDescriptor(number string, p policy.Policy) (*reportSink, error) {
+func reportToDescriptor(number string, p policy.Policy, passed []backend.File) (*reportSink, error) {
 	const hint = "open it for writing, as in: sbx run --report fd:3 -- CMD 3>report.json"
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 3 {
@@ -94,13 +95,13 @@ func reportToDescriptor(number string, p policy.Policy) (*reportSink, error) {
 	if flags&unix.O_ACCMODE == unix.O_RDONLY || flags&unix.O_ACCMODE == 3 {
 		return nil, refuse(hint, "--report fd:%d is not open for writing", n)
 	}
-	return direct(os.NewFile(uintptr(n), "fd:"+number), "fd:"+number, p)
+	return direct(os.NewFile(uintptr(n), "fd:"+number), "fd:"+number, p, passed)
 }
 
 // direct takes an open file as the destination, if the command cannot write it.
-func direct(f *os.File, spec string, p policy.Policy) (*reportSink, error) {
+func direct(f *os.File, spec string, p policy.Policy, passed []backend.File) (*reportSink, error) {
 	st, err := f.Stat()
-	if err == nil && sameAsStdio(st) {
+	if err == nil && isCommands(st, passed) {
 		err = mixed(spec)
 	}
 	// Where it lies, /proc tells; a pipe or socket lies nowhere.
@@ -116,16 +117,20 @@ func direct(f *os.File, spec string, p policy.Policy) (*reportSink, error) {
 }
 
 func mixed(spec string) error {
-	return refuse("use --report FILE or another descriptor", "--report %s is the command's own standard input or output", spec)
+	return refuse("use --report FILE or another descriptor", "--report %s is the command's own own descriptor", spec)
 }
 
-// sameAsStdio tells whether a file is one of the command's descriptors. The
+// isCommands tells whether a file is one of the command's descriptors. The
 // null device keeps nothing, so that it cannot mix anything.
-func sameAsStdio(st fs.FileInfo) bool {
+func isCommands(st fs.FileInfo, passed []backend.File) bool {
 	if null, err := os.Stat(os.DevNull); err == nil && os.SameFile(st, null) {
 		return false
 	}
-	for _, f := range []*os.File{os.Stdin, os.Stdout, os.Stderr} {
+	own := []*os.File{os.Stdin, os.Stdout, os.Stderr}
+	for _, f := range passed {
+		own = append(own, f.File)
+	}
+	for _, f := range own {
 		if own, err := f.Stat(); err == nil && os.SameFile(st, own) {
 			return true
 		}

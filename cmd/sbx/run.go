@@ -150,7 +150,7 @@ func homeDir() string {
 }
 
 // resolve makes the policy of the flags, and the notices that come with it.
-func (f *policyFlags) resolve(limits policy.Limits) (policy.Policy, []profiles.Notice, error) {
+func (f *policyFlags) resolve(limits policy.Limits, weakened ...policy.Weakening) (policy.Policy, []profiles.Notice, error) {
 	req, err := f.request()
 	if err != nil {
 		return policy.Policy{}, nil, err
@@ -161,6 +161,7 @@ func (f *policyFlags) resolve(limits policy.Limits) (policy.Policy, []profiles.N
 		return policy.Policy{}, notices, asRefusal(err)
 	}
 	spec.Limits = limits
+	spec.Weakened = append(spec.Weakened, weakened...)
 	p, err := policy.New(spec)
 	if err != nil {
 		return policy.Policy{}, notices, refuse("see `sbx run --help`", "%v", err)
@@ -176,6 +177,9 @@ type runFlags struct {
 	json, dryRun, quiet  bool
 	verbose              bool
 	told                 int
+	passFD               []string
+	passFDUnsafe         bool
+	dieWithParent        bool
 	limits               limitFlags
 	outStream, errStream io.Writer
 }
@@ -220,6 +224,9 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
 	fs.StringVar(&f.report, "report", "", "write the report as JSON to `FILE` or to descriptor fd:N")
 	fs.StringVar(&f.stdout, "stdout", "", "send the command's standard output to `FILE`")
 	fs.StringVar(&f.stderr, "stderr", "", "send the command's standard error to `FILE`")
+	fs.StringArrayVar(&f.passFD, "pass-fd", nil, "give the command descriptor `N[:M]` of the caller, as its M; repeatable")
+	fs.BoolVar(&f.passFDUnsafe, "pass-fd-unsafe", false, "let --pass-fd pass sockets, directories and what else leads on")
+	fs.BoolVar(&f.dieWithParent, "die-with-parent", false, "end the command when the process that started sbx has ended")
 	fs.BoolVar(&f.json, "json", false, "write the report as JSON to stdout; needs --stdout FILE, or --dry-run")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "run nothing: print the policy, the plan and what would be enforced")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print no warnings")
@@ -253,11 +260,18 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	}
 	var caught <-chan *signals
 	if !f.dryRun {
+		if done, err := keep(f.dieWithParent); done {
+			return err
+		}
 		limitThreads()
 		caught = catchSignals()
 		prewarm(backends)
 	}
-	p, notices, err := f.resolve(f.limits.limits())
+	files, err := f.passedFiles()
+	if err != nil {
+		return err
+	}
+	p, notices, err := f.resolve(f.limits.limits(), f.weakening()...)
 	if err != nil {
 		return err // one line and one hint: what else is odd can wait
 	}
@@ -267,7 +281,7 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	}
 	opts := run.Options{
 		Policy: p, Argv: args, Backends: backends, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		OwnTree: true, Version: versionString(), Profiles: f.profiles,
+		Files: files, UnsafeFiles: f.passFDUnsafe, OwnTree: true, Version: versionString(), Profiles: f.profiles,
 		Warnings: warningsOf(notices),
 	}
 	if f.dryRun {
@@ -277,7 +291,7 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 }
 
 func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
-	sink, err := openReport(f.report, opts.Policy)
+	sink, err := openReport(f.report, opts.Policy, opts.Files)
 	if err != nil {
 		return err
 	}
@@ -295,15 +309,31 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 		signals.beforeWorker()
 		return err
 	}
-	sweep := &sweeping{}
+	parent := make(chan struct{})
+	if f.dieWithParent && keeper == nil { // a keeper's launcher hears of it from its keeper
+		if err := onParentsDeath(func() { close(parent) }); err != nil {
+			return err
+		}
+	}
+	sweep, guard := &sweeping{}, &guarding{}
 	defer sweep.wait()
 	opts.Started = func(w backend.Worker) func() {
 		sweep.start()
+		guard.start()
+		endWithKeeper(w)
+		if f.dieWithParent {
+			go func() {
+				<-parent
+				w.Stop(opts.Policy.Limits().Grace)
+			}()
+		}
 		return signals.forwardTo(w, opts.Policy.Limits().Grace)
 	}
 	hideFromWorker()
-	limitCores(opts.Policy.Limits().Core)
 	r, failure := run.Execute(opts)
+	if err := guard.end(); err != nil {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("nobody would have ended the command's processes had sbx been killed: %v", err))
+	}
 	if failure != nil {
 		complain(f.errStream, failure.Line, failure.Hint)
 	}
@@ -428,8 +458,10 @@ type dryRunReport struct {
 
 func (f *runFlags) printPlan(o run.Options) error {
 	d := dryRunReport{Schema: report.SchemaVersion, DryRun: true, Policy: report.PolicyOf(o.Policy), Warnings: o.Warnings}
-	enforcement := backend.Unconfined(backend.State{Status: backend.Partial, By: []string{"subreaper"}, Gaps: []string{"a tree that forks faster than it can be swept may survive; survivors are reported"}})
-	if o.Policy.Mode().Confined() {
+	var enforcement backend.Enforcement
+	if o.Policy.Mode() == policy.FullAccess {
+		enforcement = run.Unconfined(o.Policy)
+	} else {
 		choice, err := run.Select(o)
 		if err != nil {
 			return asRefusal(err)

@@ -26,6 +26,9 @@ import (
 // The scripts in testdata run this test's own binary under the name sbx: the
 // real command line, in a process of its own.
 func TestMain(m *testing.M) {
+	if isGuard() || findKeeper() {
+		main() // started by an sbx, under a name of its own
+	}
 	testscript.Main(m, programs)
 }
 

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -213,53 +212,6 @@ func TestBackgroundChildDoesNotHangCaller(t *testing.T) {
 			}
 			nothingIn(t, c)
 		}
-	}
-}
-
-// TestLauncherIsKilled: without its launcher the command's first process dies.
-//
-// It cannot clean up then; the test does so as far as it can tell what is its.
-func TestLauncherIsKilled(t *testing.T) {
-	needLandlock(t)
-	defer removeShared(t, time.Now())
-	c := sbx(t, "run", "--", "sh", "-c", "echo pid=$$.; exec sleep 60")
-	out := start(t, c)
-	text := out.waitFor(t, ".\n")
-	pid, err := strconv.Atoi(strings.Trim(strings.TrimPrefix(strings.TrimSpace(text), "pid="), "."))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = c.Wait()
-	for range 100 {
-		// A zombie that nobody reaps in a container is dead, too.
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || bytes.Contains(stat, []byte(") Z ")) {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Errorf("process %d lives on", pid)
-}
-
-// removeShared removes the private shared memory that a killed launcher left,
-// if only one directory can be it.
-func removeShared(t *testing.T, since time.Time) {
-	t.Helper()
-	dirs, err := filepath.Glob("/dev/shm/sbx-*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var mine []string
-	for _, dir := range dirs {
-		if st, err := os.Lstat(dir); err == nil && st.IsDir() && st.ModTime().After(since.Add(-10*time.Millisecond)) {
-			mine = append(mine, dir)
-		}
-	}
-	if len(mine) == 1 {
-		_ = os.Remove(mine[0]) // empty, or not ours
 	}
 }
 

@@ -17,16 +17,27 @@ import (
 // KindGroup is the kind of a cgroup's mark in a lease.
 const KindGroup = "cgroup"
 
-// Bounds are the limits of one launch: its cgroup, if one is asked for, and its
-// resource limits.
+// Bounds are what holds one worker's tree together: its limits, and its cgroup
+// where it can have one.
 type Bounds struct {
 	limits policy.Limits
 	group  *cgroup.Group
 	mark   string // its place in the lease
+	// foreign tells that the launch thread is of another user than the group.
+	foreign bool
 }
 
 // NeedsGroup tells whether the limits ask for a cgroup.
 func NeedsGroup(l policy.Limits) bool { return l.Memory > 0 || l.Pids > 0 || l.CPUs > 0 }
+
+// TreeState says how a tree is ended as a whole: by its cgroup, where the host
+// lets it have one, else as the caller can.
+func TreeState(host *cgroup.Host, otherwise backend.State) backend.State {
+	if host == nil || !host.Kill.Can() {
+		return otherwise
+	}
+	return backend.State{Status: backend.Enforced, By: []string{host.Kill.By}}
+}
 
 // LimitStates says what a host holds of the limits that are asked for: nil is a
 // host that was not asked.
@@ -66,14 +77,14 @@ func LimitStates(l policy.Limits, host *cgroup.Host, disk *quota.Host) map[polic
 	return states
 }
 
-// Bound makes what the limits need. Nil stands for no limits. The host's handles
-// are the caller's, and stay open as long as the bounds are used.
-func Bound(l policy.Limits, h *cgroup.Host) (*Bounds, error) {
-	if !NeedsGroup(l) && !l.Rlimits() {
-		return nil, nil
+// Bound makes what one launch needs. The host's handles are the caller's, and stay
+// open as long as the bounds are used; nil stands for a host without cgroups.
+// foreign tells that the launch thread has become another user.
+func Bound(l policy.Limits, h *cgroup.Host, foreign bool) (*Bounds, error) {
+	b := &Bounds{limits: l, foreign: foreign}
+	if h == nil || !h.Kill.Can() {
+		return b, nil // what cannot be held was refused or accepted before
 	}
-	b := &Bounds{limits: l}
-	// What cannot be held is in the report, and was refused or accepted before.
 	var want cgroup.Limits
 	for effect, s := range LimitStates(l, h, nil) {
 		if s.Status != backend.Enforced {
@@ -87,9 +98,6 @@ func Bound(l policy.Limits, h *cgroup.Host) (*Bounds, error) {
 		case policy.LimitsCPU:
 			want.CPUs = l.CPUs
 		}
-	}
-	if want == (cgroup.Limits{}) {
-		return b, nil
 	}
 	var raw [16]byte
 	_, _ = rand.Read(raw[:]) // never fails: crypto/rand.Read's contract
@@ -129,16 +137,20 @@ func (b *Bounds) kill() {
 	}
 }
 
-// Discard removes what a launch that failed did not use.
-func (b *Bounds) Discard() {
+// Discard removes the group, after its worker or without one. What cannot be
+// removed stays in the lease.
+func (b *Bounds) Discard() error {
 	if b == nil || b.group == nil {
-		return
+		return nil
 	}
-	_ = b.group.Kill()
-	if b.group.Remove() == nil {
-		scratch.Mine().Drop(b.mark)
-	}
+	group := b.group
 	b.group = nil
+	_ = group.Kill() // empty already, if a worker was waited for
+	if err := group.Remove(); err != nil {
+		return err
+	}
+	scratch.Mine().Drop(b.mark)
+	return nil
 }
 
 // end ends what is left in the group, and tells what it used.
@@ -153,14 +165,7 @@ func (b *Bounds) end(u *backend.Usage, o *backend.Outcome) (survivors []int, war
 	used := b.group.Usage()
 	b.fill(u, used)
 	*o = b.outcome(*o, used)
-	warnings = append(warnings, b.warnings(*o, used)...)
-	if err := b.group.Remove(); err != nil {
-		warnings = append(warnings, err.Error()) // and it stays in the lease
-	} else {
-		scratch.Mine().Drop(b.mark)
-	}
-	b.group = nil
-	return survivors, warnings
+	return survivors, append(warnings, b.warnings(*o, used)...)
 }
 
 // fill replaces what processes told one by one with what the kernel counted for

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,11 +27,13 @@ type Request struct {
 	Env  []string
 	// Dir is where the child starts.
 	Dir *os.File
-	// Stdio are the child's descriptors 0, 1 and 2, and its only ones.
+	// Stdio are the child's descriptors 0, 1 and 2, and with Files its only ones.
 	Stdio [3]*os.File
+	Files []backend.File
 	// OwnTree: see backend.Command.
 	OwnTree bool
-	// Bounds are the worker's limits; Wait ends them.
+	// Bounds are the worker's cgroup and limits, to be discarded after Wait. Nil
+	// stands for none.
 	Bounds *Bounds
 	// Quota is the limit on its private directories, nil for none; Wait ends it.
 	Quota *Quota
@@ -70,11 +73,16 @@ type Thread struct {
 	// calls are functions for the thread to run, one after the other; closed,
 	// it ends the thread.
 	calls chan func()
+	token sys.Token
 }
+
+// Token is for the filter that is installed on the thread, which must let it
+// start a process in a cgroup: see [sys.Token].
+func (t *Thread) Token() sys.Token { return t.token }
 
 // NewThread makes a thread with a working directory and umask of its own.
 func NewThread() (*Thread, error) {
-	t := &Thread{calls: make(chan func())}
+	t := &Thread{calls: make(chan func()), token: sys.NewToken()}
 	ready := make(chan error, 1)
 	// 5: a locked thread, never the main one, that serves this worker only.
 	sys.OnOwnThread(func() {
@@ -116,13 +124,13 @@ func (t *Thread) Close() { close(t.calls) }
 // *backend.SetupError, with the step's name, and *backend.ExecError; after
 // either nothing runs and the thread is gone.
 func (t *Thread) Start(r Request) (*Process, error) {
-	attr, err := r.procAttr()
+	child, err := r.child()
 	if err == nil && r.OwnTree {
 		if err = becomeSubreaper(); err != nil {
 			err = &backend.SetupError{Step: "subreaper", Err: err}
 		}
 	}
-	// 12: nothing but the three named descriptors may pass exec.
+	// 12: nothing but the named descriptors may pass exec.
 	if err == nil {
 		if err = sys.CloseOnExecFrom(3); err != nil {
 			err = &backend.SetupError{Step: "descriptors", Err: err}
@@ -136,14 +144,12 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	if r.OwnTree {
 		p.tree = newTree()
 	}
-	attr.Sys.PidFD = &p.pidfd
-	// It stops before its first instruction, so that no limit comes late.
-	attr.Sys.Ptrace = r.Bounds.holds()
+	child.Token = t.token
 	p.bounds = r.Bounds
 	p.watchQuota(r.Quota)
 	started := make(chan error, 1)
 	t.calls <- func() {
-		err := p.spawn(r, attr)
+		err := p.spawn(r, child)
 		started <- err
 		if err == nil {
 			for f := range p.onThread { // see Thread
@@ -153,13 +159,13 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	}
 	close(t.calls) // it serves this one launch
 	err = <-started
-	runtime.KeepAlive(r.Stdio)
+	runtime.KeepAlive(r)
 	if err != nil {
 		p.dropQuota()
 		return nil, err
 	}
-	if r.Bounds.holds() {
-		if err := p.holdAndBound(r.Bounds); err != nil {
+	if child.Traced {
+		if err := p.addHeld(r.Bounds); err != nil {
 			return nil, err
 		}
 	}
@@ -171,7 +177,12 @@ func (t *Thread) Start(r Request) (*Process, error) {
 }
 
 // becomeSubreaper asks once: the attribute is the process' and stays.
-var becomeSubreaper = sync.OnceValue(sys.BecomeSubreaper)
+var becomeSubreaper = sync.OnceValue(func() error {
+	subreaper.Store(true)
+	return sys.BecomeSubreaper()
+})
+
+var subreaper atomic.Bool
 
 // Start launches a request that asks for no confinement.
 func Start(r Request) (*Process, error) {
@@ -182,58 +193,54 @@ func Start(r Request) (*Process, error) {
 	return t.Start(r)
 }
 
-func (r Request) procAttr() (*syscall.ProcAttr, error) {
+func (r Request) child() (*sys.Child, error) {
 	if len(r.Argv) == 0 || r.Path == "" || r.Dir == nil {
 		return nil, &backend.SetupError{Step: "request", Err: errors.New("incomplete request")}
 	}
-	attr := &syscall.ProcAttr{Env: r.Env, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}}
-	if attr.Env == nil {
-		attr.Env = []string{} // nil would inherit everything
-	}
+	c := &sys.Child{Path: r.Path, Argv: r.Argv, Env: r.Env, Limits: startLimit(r.Bounds.rlimits()), Cgroup: -1}
 	for i, f := range r.Stdio {
 		if f == nil {
 			return nil, &backend.SetupError{Step: "request", Err: fmt.Errorf("descriptor %d is not set", i)}
 		}
-		attr.Files = append(attr.Files, f.Fd())
+		c.Files = append(c.Files, sys.ChildFile{From: int(f.Fd()), To: i})
 	}
-	return attr, nil
+	for _, f := range r.Files {
+		c.Files = append(c.Files, sys.ChildFile{From: int(f.File.Fd()), To: f.To})
+	}
+	return c, nil
 }
 
-func (p *Process) spawn(r Request, attr *syscall.ProcAttr) error {
+// spawn runs on the launch thread.
+func (p *Process) spawn(r Request, c *sys.Child) error {
 	// 13: entered by handle, so that a directory swapped after its check
 	// changes nothing.
 	if err := sys.Fchdir(r.Dir); err != nil {
 		return &backend.SetupError{Step: "cwd", Err: err, Hint: "the directory must exist and be searchable by you"}
 	}
-	// 14: fork and execve. The only calls in the child are those of package
-	// syscall for PR_SET_PDEATHSIG, getppid, dup3 and execve, so an errno here
-	// is execve's.
-	pid, err := syscall.ForkExec(r.Path, r.Argv, attr)
-	if err != nil {
-		var errno syscall.Errno
-		if !errors.As(err, &errno) {
-			return &backend.SetupError{Step: "fork", Err: err}
+	// 14: fork and execve, in the worker's cgroup from the start.
+	err := p.inGroup(r.Bounds, c)
+	var failed *sys.SpawnError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &failed):
+		var setup *backend.SetupError
+		if errors.As(err, &setup) {
+			return setup
 		}
-		if errno == syscall.EAGAIN || errno == syscall.ENOMEM {
-			return &backend.SetupError{Step: "fork", Err: errno, Hint: "a process or memory limit of the caller was reached"}
-		}
-		if attr.Sys.Ptrace && errno == syscall.EPERM {
-			// From PTRACE_TRACEME, as good as ever: it is refused where there is
-			// a tracer already, and by Yama (ptrace(2)).
-			return &backend.SetupError{Step: "limits", Err: fmt.Errorf("holding the process until it is bounded: %w", errno),
-				Hint: "do not run it under a tracer such as strace, or leave out --memory, --pids, --cpus, --fsize and --nofile"}
-		}
-		return &backend.ExecError{Path: r.Path, Errno: errno}
+		return &backend.SetupError{Step: "fork", Err: err}
+	case failed.Step == sys.StepExec:
+		return &backend.ExecError{Path: r.Path, Errno: failed.Errno}
+	case failed.Step == sys.StepTrace:
+		// Refused where there is a tracer already, and by Yama (ptrace(2)).
+		return &backend.SetupError{Step: "limits", Err: fmt.Errorf("holding the process until it is in its cgroup: %w", failed),
+			Hint: "do not run it under a tracer such as strace"}
+	case failed.Step == sys.StepFork && (failed.Errno == unix.EAGAIN || failed.Errno == unix.ENOMEM):
+		return &backend.SetupError{Step: "fork", Err: failed.Errno, Hint: "a process or memory limit of the caller was reached"}
+	case failed.Step == sys.StepFork:
+		return &backend.SetupError{Step: "fork", Err: failed.Errno}
 	}
-	p.pid = pid
-	if attr.Sys.Ptrace {
-		if err := p.awaitStop(); err != nil {
-			_ = p.Signal(unix.SIGKILL)
-			_, _ = sys.WaitExit(unix.P_PID, pid, true)
-			return &backend.SetupError{Step: "limits", Err: err}
-		}
-	}
-	return nil
+	return &backend.SetupError{Step: "fork", Err: failed}
 }
 
 // PID is the child's pid.
@@ -297,6 +304,8 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	if p.tree != nil {
 		survivors = p.tree.end()
 		p.used.addAll(p.tree.used)
+	} else if subreaper.Load() {
+		p.bounds.reap() // an earlier worker's OwnTree has made their orphans ours
 	}
 	outcome := outcomeOf(status)
 	if err != nil {

@@ -21,6 +21,7 @@ type Request struct {
 	Env     []string
 	Dir     *os.File
 	Stdio   [3]*os.File
+	Files   []backend.File
 	OwnTree bool
 	Bounds  *Bounds
 	Quota   *Quota
@@ -84,4 +85,12 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 		return backend.Outcome{Kind: backend.Signaled, Signal: int(ws.Signal()), SignalName: ws.Signal().String(), CoreDumped: ws.CoreDump()}, nil
 	}
 	return backend.ExitedWith(st.ExitCode()), nil
+}
+
+// Descriptors refuses to pass any: this half of the package cannot yet.
+func Descriptors(files []backend.File, unsafe bool) ([]backend.Descriptor, error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	return nil, &backend.SetupError{Step: "descriptors", Err: errors.New("descriptors beside 0, 1 and 2 cannot be passed on this system yet")}
 }

@@ -3,6 +3,7 @@ package launch
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -60,7 +61,7 @@ func (t *tree) reapOrphans() {
 	if t.ended {
 		return
 	}
-	for _, pid := range children() {
+	for _, pid := range workers() {
 		if pid != t.root && !t.foreign[pid] {
 			t.reap(pid)
 		}
@@ -96,7 +97,7 @@ func (t *tree) end() []int {
 // ours are the children that belong to the worker.
 func (t *tree) ours() []int {
 	var pids []int
-	for _, pid := range children() {
+	for _, pid := range workers() {
 		if !t.foreign[pid] && !t.descendsFromForeign(pid) {
 			pids = append(pids, pid)
 		}
@@ -144,6 +145,38 @@ func (t *tree) reap(pid int) {
 		}
 		return
 	}
+}
+
+// helpers are children of this process that are its own, and no worker's.
+var helpers = struct {
+	sync.Mutex
+	pids map[int]bool
+}{pids: map[int]bool{}}
+
+// StartHelper starts a process beside the workers, so that none of their trees
+// takes it for its own.
+func StartHelper(start func() (pid int, err error)) error {
+	helpers.Lock()
+	defer helpers.Unlock()
+	pid, err := start()
+	if err == nil {
+		helpers.pids[pid] = true
+	}
+	return err
+}
+
+// HelperEnded is called when a helper was waited for.
+func HelperEnded(pid int) {
+	helpers.Lock()
+	defer helpers.Unlock()
+	delete(helpers.pids, pid)
+}
+
+// workers lists this process' children but for its helpers.
+func workers() []int {
+	helpers.Lock()
+	defer helpers.Unlock()
+	return slices.DeleteFunc(children(), func(pid int) bool { return helpers.pids[pid] })
 }
 
 // children lists this process' children. ECHILD from waitid answers the usual

@@ -3,6 +3,7 @@ package launch
 import (
 	"io"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -112,7 +113,7 @@ func TestRunawaysControl(t *testing.T) {
 
 // TestResourceLimits: they hold from the first instruction, for the worker alone.
 func TestResourceLimits(t *testing.T) {
-	b, err := Bound(policy.Limits{FileSize: 1 << 20, Files: 64}, nil)
+	b, err := Bound(policy.Limits{FileSize: 1 << 20, Files: 64}, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,5 +144,30 @@ func TestResourceLimits(t *testing.T) {
 	}
 	if got := strings.Fields(string(text)); len(got) != 3 || got[0] != "2048" || got[1] != "64" || got[2] != "0" {
 		t.Errorf("the worker's limits are %q: file size in 512 bytes, open files, core", got)
+	}
+}
+
+// TestLimitOfOpenFiles: a worker's limit is the one that its launcher was started
+// with, though Go has raised that.
+func TestLimitOfOpenFiles(t *testing.T) {
+	if os.Getenv("LAUNCH_AGAIN") != "" {
+		dir, err := os.Open("/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := Start(Request{
+			Path: "/bin/sh", Argv: []string{"sh", "-c", "echo limits $(ulimit -Sn) $(ulimit -Hn)"}, Dir: dir,
+			Stdio: [3]*os.File{os.Stdin, os.Stdout, os.Stderr},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Wait()
+		return
+	}
+	again := exec.Command("/bin/sh", "-c", `ulimit -Sn 100; ulimit -Hn 200; exec "$0" -test.run=^TestLimitOfOpenFiles$ -test.v`, os.Args[0])
+	again.Env = append(os.Environ(), "LAUNCH_AGAIN=1")
+	if out, err := again.CombinedOutput(); err != nil || !strings.Contains(string(out), "limits 100 200\n") {
+		t.Errorf("started with 100 and 200: %v: %s", err, out)
 	}
 }

@@ -29,6 +29,9 @@ type Options struct {
 	// in danger-full-access.
 	Backends              []backend.Backend
 	Stdin, Stdout, Stderr *os.File
+	// Files and UnsafeFiles: see backend.Command.
+	Files       []backend.File
+	UnsafeFiles bool
 	// OwnTree: see backend.Command.
 	OwnTree  bool
 	Version  string
@@ -83,7 +86,7 @@ func execute(o Options, r *report.Report) error {
 		return err
 	}
 	r.Executable = policy.Raw(path)
-	cmd := backend.Command{Path: path, Argv: o.Argv, Dir: dir, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, OwnTree: o.OwnTree}
+	cmd := backend.Command{Path: path, Argv: o.Argv, Dir: dir, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Files: o.Files, UnsafeFiles: o.UnsafeFiles, OwnTree: o.OwnTree}
 	var w backend.Worker
 	var taps []*stream.Tap
 	if o.Policy.Mode() == policy.FullAccess {
@@ -122,7 +125,7 @@ func execute(o Options, r *report.Report) error {
 	res := w.Wait()
 	r.Outcome, r.Survivors = res.Outcome, res.Survivors
 	r.Level, r.Effects = res.Enforcement.Level(o.Policy), res.Enforcement.Map()
-	r.Denials, r.DenialsLost, r.Usage = res.Denials, res.DenialsLost, res.Usage
+	r.Denials, r.DenialsLost, r.Usage, r.Descriptors = res.Denials, res.DenialsLost, res.Usage, res.Descriptors
 	r.Warnings = append(r.Warnings, res.Warnings...)
 	return nil
 }
@@ -198,30 +201,38 @@ type direct struct {
 	proc    *launch.Process
 	temp    string
 	ownTree bool
-	groups  *cgroup.Host // for limits; nil if there are none
+	groups  cgroup.Host
 	limits  map[policy.Effect]backend.State
+	given   []backend.Descriptor
+	bounds  *launch.Bounds
 	// Where the temp is limited: the file system that it is, or what it is
 	// measured with.
-	fs   *quota.FS
-	tree *quota.Tree
+	fs      *quota.FS
+	measure *quota.Tree
 }
 
 func newDirect(p policy.Policy, ownTree bool) *direct {
-	d := &direct{ownTree: ownTree}
-	if launch.NeedsGroup(p.Limits()) {
-		host := cgroup.Probe()
-		d.groups = &host
-	}
+	d := &direct{ownTree: ownTree, groups: cgroup.Probe()}
 	var disk *quota.Host
 	if p.Limits().Disk > 0 {
 		host := quota.Probe()
 		disk = &host
 	}
-	d.limits = launch.LimitStates(p.Limits(), d.groups, disk)
+	d.limits = launch.LimitStates(p.Limits(), &d.groups, disk)
 	return d
 }
 
+// Unconfined is what danger-full-access enforces here.
+func Unconfined(p policy.Policy) backend.Enforcement {
+	d := newDirect(p, true)
+	defer d.close()
+	return d.enforcement(nil)
+}
+
 func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
+	if d.given, err = launch.Descriptors(cmd.Files, cmd.UnsafeFiles); err != nil {
+		return err
+	}
 	limit, err := d.makeTemp(p.Limits())
 	defer func() {
 		if err != nil {
@@ -239,16 +250,15 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 		}
 		env = append(env, v.Name+"="+dir)
 	}
-	bounds, err := launch.Bound(p.Limits(), d.groups)
-	if err != nil {
+	if d.bounds, err = launch.Bound(p.Limits(), &d.groups, false); err != nil {
 		return err
 	}
 	d.proc, err = launch.Start(launch.Request{
 		Path: cmd.Path, Argv: cmd.Argv, Env: env, Dir: cmd.Dir,
-		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, OwnTree: cmd.OwnTree, Bounds: bounds, Quota: limit,
+		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, Files: cmd.Files, OwnTree: cmd.OwnTree, Bounds: d.bounds, Quota: limit,
 	})
 	if err != nil {
-		bounds.Discard()
+		err = errors.Join(err, d.bounds.Discard())
 	}
 	return err
 }
@@ -269,18 +279,18 @@ func (d *direct) makeTemp(l policy.Limits) (*launch.Quota, error) {
 	if d.limits[policy.LimitsDisk].Status != backend.Partial {
 		return nil, nil
 	}
-	if d.tree, err = quota.Measure(l.Disk, d.temp); err != nil {
+	if d.measure, err = quota.Measure(l.Disk, d.temp); err != nil {
 		return nil, err
 	}
-	return &launch.Quota{Limits: l, Dir: d.temp, Meter: d.tree}, nil
+	return &launch.Quota{Limits: l, Dir: d.temp, Meter: d.measure}, nil
 }
 
 func (d *direct) removeTemp() error {
 	if d.fs != nil {
 		return d.fs.Remove()
 	}
-	if d.tree != nil {
-		d.tree.Close()
+	if d.measure != nil {
+		d.measure.Close()
 	}
 	if d.temp == "" {
 		return nil
@@ -288,22 +298,35 @@ func (d *direct) removeTemp() error {
 	return scratch.Mine().Remove(d.temp)
 }
 
-func (d *direct) close() {
-	if d.groups != nil {
-		_ = d.groups.Close()
-	}
-}
+func (d *direct) close() { _ = d.groups.Close() }
 
 func (d *direct) enforcement(survivors []int) backend.Enforcement {
-	tree := backend.State{Status: backend.Unenforced, Gaps: []string{"processes that leave the worker's session are not found by this launcher"}}
-	if d.ownTree && len(survivors) == 0 {
-		tree = backend.State{Status: backend.Partial, By: []string{"subreaper"}, Gaps: []string{"a tree that forks faster than it can be swept may survive; survivors are reported"}}
-	}
-	e := backend.Unconfined(tree)
+	e := backend.Unconfined(d.tree(survivors))
 	for effect, s := range d.limits {
 		e = e.With(effect, s)
 	}
 	return e
+}
+
+// tree says how the tree is ended. What nothing confines may leave its cgroup,
+// if its user may move it, but not its ancestors.
+func (d *direct) tree(survivors []int) backend.State {
+	s := backend.State{Status: backend.Partial}
+	if d.groups.Kill.Can() {
+		s.By = append(s.By, d.groups.Kill.By)
+		s.Gaps = append(s.Gaps, "an unconfined process may move itself to another cgroup of its user")
+	}
+	if d.ownTree {
+		s.By = append(s.By, "subreaper")
+		s.Gaps = append(s.Gaps, "a tree that forks faster than it can be swept may survive; survivors are reported")
+	}
+	switch {
+	case len(survivors) > 0:
+		return backend.State{Status: backend.Unenforced, Gaps: []string{fmt.Sprintf("%d processes of the tree survived", len(survivors))}}
+	case len(s.By) == 0:
+		return backend.State{Status: backend.Unenforced, Gaps: []string{"processes that leave the worker's session are not found by this launcher"}}
+	}
+	return s
 }
 
 func (d *direct) PID() int                      { return d.proc.PID() }
@@ -314,9 +337,9 @@ func (d *direct) Wait() backend.Result {
 	outcome, survivors := d.proc.Wait()
 	r := backend.Result{
 		Outcome: outcome, Survivors: survivors, Enforcement: d.enforcement(survivors),
-		Usage: d.proc.Usage(), Warnings: d.proc.Warnings(),
+		Usage: d.proc.Usage(), Warnings: d.proc.Warnings(), Descriptors: d.given,
 	}
-	if err := d.removeTemp(); err != nil {
+	if err := errors.Join(d.bounds.Discard(), d.removeTemp()); err != nil {
 		r.Warnings = append(r.Warnings, err.Error())
 	}
 	return r

@@ -254,21 +254,33 @@ func (l *Lease) sweepOne(path string, remove func(Mark) error) []Swept {
 		return nil
 	}
 	defer file.Close()
-	var swept []Swept
-	kept := false
-	// What was made later may stand in what was made before.
-	for _, m := range slices.Backward(readLease(file)) {
-		var err error
-		if m.Kind == KindDir {
-			err = removeLeft(m.Path)
-		} else {
-			err = remove(m)
-		}
-		kept = kept || err != nil
-		swept = append(swept, Swept{m, err})
-	}
-	if !kept {
+	swept := sweepMarks(readLease(file), remove)
+	if !slices.ContainsFunc(swept, func(s Swept) bool { return s.Err != nil }) {
 		_ = os.Remove(path)
+	}
+	return swept
+}
+
+// sweepMarks removes the newest first, which may stand in what was made before
+// it, and tries again as long as something goes that was in the way of another.
+func sweepMarks(marks []Mark, remove func(Mark) error) []Swept {
+	slices.Reverse(marks)
+	swept := make([]Swept, len(marks))
+	for round, gone := 0, true; gone; round++ {
+		gone = false
+		for i, m := range marks {
+			if round > 0 && swept[i].Err == nil {
+				continue
+			}
+			var err error
+			if m.Kind == KindDir {
+				err = removeLeft(m.Path)
+			} else {
+				err = remove(m)
+			}
+			swept[i] = Swept{m, err}
+			gone = gone || err == nil
+		}
 	}
 	return swept
 }

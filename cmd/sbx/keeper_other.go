@@ -1,0 +1,16 @@
+//go:build !linux
+
+package main
+
+import (
+	"os"
+
+	"sandboxd/backend"
+)
+
+// Other systems have no subreaper, and so no use for a keeper.
+var keeper *os.File
+
+func findKeeper() bool             { return false }
+func keep(bool) (bool, error)      { return false, nil }
+func endWithKeeper(backend.Worker) {}
