@@ -64,10 +64,13 @@ type Report struct {
 	Warnings    []string             `json:"warnings,omitempty"`
 
 	Outcome backend.Outcome `json:"outcome"`
-	// ExitStatus is what sbx exits with.
+	// ExitStatus is what sbx exits with: [Report.Status].
 	ExitStatus int `json:"exit_status"`
 	// Usage is what the worker's tree used; absent when nothing ran.
 	Usage *backend.Usage `json:"usage,omitempty"`
+	// OutputLost says why output of the command did not arrive where sbx stood
+	// between; empty if all did, or if its reader went away.
+	OutputLost string `json:"output_lost,omitempty"`
 	// Survivors are processes of the tree that could not be ended.
 	Survivors []int `json:"survivors,omitempty"`
 
@@ -165,6 +168,16 @@ func (r *Report) DescribePolicy(p policy.Policy) {
 	r.EnvNames = slices.Compact(r.EnvNames)
 }
 
+// Status is what a caller of sbx is told: the outcome's status, but 125 in the
+// place of 0 if output was lost. A part of it must not be taken for all.
+func (r *Report) Status() int {
+	status := r.Outcome.ExitStatus()
+	if status == 0 && r.OutputLost != "" {
+		return backend.StatusRefused
+	}
+	return status
+}
+
 // WriteJSON writes the report as one indented JSON object and a newline.
 func (r *Report) WriteJSON(w io.Writer) error {
 	if r.Denials == nil {
@@ -204,6 +217,9 @@ func (r *Report) WriteText(w io.Writer) {
 	}
 	if r.DenialsLost > 0 {
 		p("denials not kept: %d", r.DenialsLost)
+	}
+	if r.OutputLost != "" {
+		p("output was lost: %s", policy.Printable(r.OutputLost))
 	}
 	p("outcome: %s", OutcomeText(r.Outcome))
 }

@@ -36,6 +36,9 @@ func constructed(t *testing.T) map[string]*Report {
 			r.Survivors = []int{4711}
 			r.Warnings = []string{"removing the private temporary directory: \x1b[2J"}
 		}),
+		"output-lost": ran(confined, func(r *Report) {
+			r.Outcome, r.OutputLost = backend.ExitedWith(0), "write /dev/stdout: no space left on device"
+		}),
 		"signaled": ran(confined, func(r *Report) {
 			r.Outcome = backend.Outcome{Kind: backend.Signaled, Signal: 11, SignalName: "SIGSEGV", CoreDumped: true}
 		}),
@@ -155,7 +158,7 @@ func notRan(p policy.Policy, change func(*Report)) *Report {
 	}
 	r.DescribePolicy(p)
 	change(r)
-	r.ExitStatus = r.Outcome.ExitStatus()
+	r.ExitStatus = r.Status()
 	return r
 }
 

@@ -23,7 +23,7 @@ part "tests" gotest -count=1 ./...
 # Ways to end, by chance; the seed is in the log if it fails.
 part "2,000 launches" env SBX_TEST_ENDINGS=2000 go test -count=1 -run '^TestEndings' ./backend/landlock
 if command -v gcc >/dev/null; then
-  part "tests under the race detector" env CGO_ENABLED=1 bash -c 'go test -race ./policy ./backend/... ./internal/... ./report ./cmd/...'
+  part "tests under the race detector" env CGO_ENABLED=1 bash -c 'go test -race ./policy ./backend/... ./capture ./internal/... ./report ./cmd/...'
 else
   echo "SKIP race detector: no gcc"; [ "${SBX_MUST_RUN:-}" = 1 ] && failed+=("race: no gcc")
 fi
@@ -47,7 +47,7 @@ if [ "$(id -u)" = 0 ]; then
   mkdir "$check/src" && git archive HEAD 2>/dev/null | tar -x -C "$check/src" || cp -r . "$check/src"
   git diff --quiet HEAD -- 2>/dev/null || git ls-files -m -o --exclude-standard | tar -c -T - | tar -x -C "$check/src"
   chown -R $user "$check/src"
-  for pkg in backend/landlock internal/supervise internal/seccomp internal/launch internal/quota internal/run internal/scratch internal/stream profiles cmd/sbx; do
+  for pkg in backend/landlock internal/supervise internal/seccomp internal/launch internal/quota internal/run internal/scratch internal/stream capture profiles cmd/sbx; do
     name=${pkg//\//-}
     if ! go test -c -o "$check/$name.test" "./$pkg"; then failed+=("building $pkg"); continue; fi
     [ -e "$check/$name.test" ] || continue # no tests

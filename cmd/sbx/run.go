@@ -348,6 +348,9 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 			return refuse("", "writing the report: %v", err)
 		}
 	}
+	if r.ExitStatus != r.Outcome.ExitStatus() {
+		return &exitError{r.ExitStatus, "output was lost: " + r.OutputLost, "the command itself ended with status 0"}
+	}
 	if r.ExitStatus != 0 {
 		return &exitError{status: r.ExitStatus}
 	}
@@ -390,6 +393,9 @@ func (f *runFlags) afterwards(r *report.Report) {
 	}
 	for _, w := range r.Warnings[min(len(r.Warnings), f.told):] {
 		complain(f.errStream, "warning: "+w, "")
+	}
+	if r.OutputLost != "" && r.ExitStatus == r.Outcome.ExitStatus() {
+		complain(f.errStream, "warning: output was lost: "+r.OutputLost, "")
 	}
 	if len(r.Survivors) > 0 {
 		complain(f.errStream, fmt.Sprintf("warning: processes of the command survived: %v", r.Survivors), "end them with kill -9")

@@ -31,6 +31,10 @@ func catchSignals() <-chan *signals {
 	done := make(chan *signals, 1)
 	go func() {
 		s := &signals{ch: make(chan os.Signal, 16)}
+		// Else the runtime ends this process when it writes to a standard
+		// output or error that nobody reads (os/signal, SIGPIPE), before it has
+		// cleaned up. To ignore it would make the worker ignore it, too.
+		signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 		for _, sig := range forwarded {
 			if !signal.Ignored(sig) {
 				signal.Notify(s.ch, sig)

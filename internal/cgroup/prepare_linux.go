@@ -120,6 +120,9 @@ func writeAt(dir int, file, text string) error {
 // on it by now.
 func (h Host) Close() error {
 	s := h.state
+	if s == nil { // nobody has probed
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leaf != "" {

@@ -24,6 +24,7 @@ var floors = map[string]int{
 	"internal/seccomp":     1,
 	"internal/seccomp/gen": 2,
 	"backend":              1,
+	"capture":              1,
 	"internal/cgroup":      1,
 	"internal/quota":       1,
 	"profiles":             1,

@@ -176,7 +176,7 @@ func (b *Bounds) fill(u *backend.Usage, used cgroup.Usage) {
 		u.User, u.System, u.Source = &user, &system, used.Source
 	}
 	if used.Knows(cgroup.PeakMemory) {
-		u.PeakMemory, u.Source = &used.PeakMemory, used.Source
+		u.PeakMemory, u.PeakMemorySource = &used.PeakMemory, used.Source
 	}
 	if used.Knows(cgroup.PeakPids) {
 		u.PeakPids = &used.PeakPids

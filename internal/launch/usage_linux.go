@@ -26,7 +26,7 @@ func (u *usage) addAll(v usage) {
 
 func (u usage) total() *backend.Usage {
 	user, system := u.user.Seconds(), u.system.Seconds()
-	return &backend.Usage{Source: "rusage", User: &user, System: &system, PeakMemory: &u.peak}
+	return &backend.Usage{Source: "rusage", User: &user, System: &system, PeakMemory: &u.peak, PeakMemorySource: "rusage"}
 }
 
 // Usage is what the worker's processes used: counted by the kernel for its

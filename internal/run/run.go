@@ -71,7 +71,7 @@ func Execute(o Options) (*report.Report, *Failure) {
 	r.Ended = time.Now()
 	r.Duration = r.Ended.Sub(r.Started).Seconds()
 	failure := explain(o.Policy, r, err)
-	r.ExitStatus = r.Outcome.ExitStatus()
+	r.ExitStatus = r.Status()
 	return r, failure
 }
 
@@ -117,12 +117,15 @@ func execute(o Options, r *report.Report) error {
 	if err != nil {
 		return err
 	}
-	w = watch(w, o.Policy.Limits(), taps)
+	watched := watch(w, o.Policy.Limits(), taps)
 	r.Ran = true
 	if o.Started != nil {
-		defer o.Started(w)()
+		defer o.Started(watched)()
 	}
-	res := w.Wait()
+	res := watched.Wait()
+	if watched.lost != nil {
+		r.OutputLost = watched.lost.Error()
+	}
 	r.Outcome, r.Survivors = res.Outcome, res.Survivors
 	r.Level, r.Effects = res.Enforcement.Level(o.Policy), res.Enforcement.Map()
 	r.Denials, r.DenialsLost, r.Usage, r.Descriptors = res.Denials, res.DenialsLost, res.Usage, res.Descriptors

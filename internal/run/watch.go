@@ -2,7 +2,6 @@ package run
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -30,11 +29,17 @@ type watched struct {
 	cause      string
 	time, idle *time.Timer
 	ended      bool
+	// hurry is closed when somebody wants an end: then the output's reader is
+	// not waited for without bound.
+	hurry   chan struct{}
+	hurries sync.Once
+	// lost is why output did not arrive; nil if all did.
+	lost error
 }
 
 // watch starts the worker's clocks.
 func watch(w backend.Worker, limits policy.Limits, taps []*stream.Tap) *watched {
-	v := &watched{Worker: w, limits: limits, taps: taps}
+	v := &watched{Worker: w, limits: limits, taps: taps, hurry: make(chan struct{})}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if limits.Time > 0 {
@@ -68,6 +73,7 @@ func (v *watched) checkIdle() {
 func (v *watched) Stop(grace time.Duration) bool { return v.stop(byCaller, grace) }
 
 func (v *watched) stop(cause string, grace time.Duration) bool {
+	v.hasten()
 	// Wait reads the cause, and comes right after the signal.
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -78,31 +84,65 @@ func (v *watched) stop(cause string, grace time.Duration) bool {
 	return alive
 }
 
+// Signal passes a signal on. One that comes when the worker has ended is for
+// whoever still waits for the reader of its output.
+func (v *watched) Signal(sig os.Signal) error {
+	v.mu.Lock()
+	ended := v.ended
+	v.mu.Unlock()
+	if ended {
+		v.hasten()
+		return nil
+	}
+	return v.Worker.Signal(sig)
+}
+
+func (v *watched) hasten() { v.hurries.Do(func() { close(v.hurry) }) }
+
 // Wait waits for the worker, stops the clocks, delivers the rest of the output,
 // and says what the outcome means.
 func (v *watched) Wait() backend.Result {
 	r := v.Worker.Wait()
 	v.mu.Lock()
 	v.ended = true
-	for _, t := range []*time.Timer{v.time, v.idle} {
-		if t != nil {
-			t.Stop()
-		}
+	if v.idle != nil {
+		v.idle.Stop()
 	}
 	cause := v.cause
 	v.mu.Unlock()
 	r.Outcome = endedBy(cause, r.Outcome)
+	r.Warnings = append(r.Warnings, v.drain()...) // within the time that the worker had
+	if v.time != nil {
+		v.time.Stop()
+	}
 	var bytes int64
 	for _, t := range v.taps {
-		if err := t.Drain(drainGrace); err != nil {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("output was lost: %v", err))
-		}
 		bytes += t.Bytes()
 	}
 	if r.Usage != nil && len(v.taps) > 0 {
 		r.Usage.BytesOut = &bytes
 	}
 	return r
+}
+
+// drain delivers the rest of the output, and says what did not arrive.
+func (v *watched) drain() (warnings []string) {
+	errs := make([]error, len(v.taps))
+	var wg sync.WaitGroup
+	for i, t := range v.taps {
+		wg.Go(func() { errs[i] = t.Drain(drainGrace, v.hurry) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case errors.Is(err, stream.ErrHeld):
+			warnings = append(warnings, err.Error())
+		default:
+			v.lost = errors.Join(v.lost, err)
+		}
+	}
+	return warnings
 }
 
 // endedBy says what an end means for which the launcher had a reason. Whatever a
@@ -122,7 +162,7 @@ func endedBy(cause string, o backend.Outcome) backend.Outcome {
 }
 
 // drainGrace is how long a process that outlived the worker's tree may hold its
-// output without writing.
+// output, and how long a reader may take nothing when somebody wants an end.
 const drainGrace = time.Second
 
 // tapOutputs puts taps between the worker and its output, if the limits ask for

@@ -3,10 +3,13 @@ package stream
 import (
 	"bytes"
 	"crypto/rand"
+	"errors"
 	"io"
 	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func tap(t *testing.T, to io.Writer) *Tap {
@@ -38,7 +41,7 @@ func TestEverythingArrives(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = tap.Worker.Close()
-	if err := tap.Drain(time.Millisecond); err != nil { // much less than the reader takes
+	if err := tap.Drain(time.Millisecond, nil); err != nil { // much less than the reader takes
 		t.Fatal(err)
 	}
 	if !bytes.Equal(to.Bytes(), sent) || tap.Bytes() != int64(len(sent)) {
@@ -56,8 +59,8 @@ func TestHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if err := tap.Drain(50 * time.Millisecond); err != nil {
-		t.Fatal(err)
+	if err := tap.Drain(50*time.Millisecond, nil); !errors.Is(err, ErrHeld) {
+		t.Errorf("a holder is told as %v", err)
 	}
 	if d := time.Since(began); d > 5*time.Second || to.String() != "said" {
 		t.Errorf("%q after %v", to.String(), d)
@@ -79,7 +82,7 @@ func TestReaderGoesAway(t *testing.T) {
 			t.Fatal("the worker writes on to nobody")
 		}
 	}
-	if err := tap.Drain(time.Second); err != nil {
+	if err := tap.Drain(time.Second, nil); err != nil {
 		t.Errorf("a reader that went away is %v", err)
 	}
 }
@@ -113,14 +116,122 @@ func TestChattyHolder(t *testing.T) {
 		}
 	}()
 	drained := make(chan error, 1)
-	go func() { drained <- tap.Drain(50 * time.Millisecond) }()
+	go func() { drained <- tap.Drain(50*time.Millisecond, nil) }()
 	select {
 	case err := <-drained:
-		if err != nil {
-			t.Error(err)
+		if !errors.Is(err, ErrHeld) {
+			t.Errorf("a holder is told as %v", err)
 		}
 	case <-time.After(20 * time.Second):
 		t.Fatal("the caller is kept")
 	}
 	<-ended
 }
+
+// pipe is a pipe whose reader does not read by itself.
+func pipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close(); _ = w.Close() })
+	return r, w
+}
+
+// TestReaderDoesNotRead: a reader who takes nothing is waited for, and given up
+// when somebody wants an end; meanwhile the worker is not idle.
+func TestReaderDoesNotRead(t *testing.T) {
+	const grace = 50 * time.Millisecond
+	r, w := pipe(t)
+	tap := tap(t, w)
+	go func() { // more than the two pipes and the buffer hold
+		_, _ = tap.Worker.Write(make([]byte, 1<<20))
+	}()
+	for !tap.taking.Load() || tap.Bytes() < 2*firstBuffer { // it is not waited for at the beginning
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(4 * grace)
+	if idle := time.Since(tap.Last()); idle > 2*grace {
+		t.Errorf("the worker is called idle for %v", idle)
+	}
+	hurry, drained := make(chan struct{}), make(chan error, 1)
+	go func() { drained <- tap.Drain(grace, hurry) }()
+	select {
+	case err := <-drained:
+		t.Fatalf("the reader was given up in silence: %v", err)
+	case <-time.After(4 * grace):
+	}
+	close(hurry)
+	if err := <-drained; !errors.Is(err, ErrNotTaken) {
+		t.Errorf("a reader that does not read is told as %v", err)
+	}
+	_ = r.Close() // the copy ends
+	if err := tap.Drain(grace, nil); err != nil {
+		t.Errorf("a reader that went away is %v", err)
+	}
+}
+
+// TestSlowReaderInAHurry: a reader who reads loses nothing.
+func TestSlowReaderInAHurry(t *testing.T) {
+	hurry := make(chan struct{})
+	close(hurry)
+	to := &slow{pause: 10 * time.Millisecond}
+	tap := tap(t, to)
+	sent := make([]byte, 1<<20)
+	if _, err := tap.Worker.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	_ = tap.Worker.Close()
+	if err := tap.Drain(2*time.Second, hurry); err != nil || to.Len() != len(sent) {
+		t.Errorf("%d of %d bytes, %v", to.Len(), len(sent), err)
+	}
+}
+
+// TestNonBlockingOutput: the worker can make the open file non-blocking that the
+// tap writes to, where it shares it.
+func TestNonBlockingOutput(t *testing.T) {
+	var ends [2]int
+	if err := unix.Pipe(ends[:]); err != nil {
+		t.Fatal(err)
+	}
+	r, w := os.NewFile(uintptr(ends[0]), "r"), os.NewFile(uintptr(ends[1]), "w") // blocking, as standard output is
+	defer r.Close()
+	defer w.Close()
+	if err := unix.SetNonblock(ends[1], true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, 2<<20)); !errors.Is(err, unix.EAGAIN) {
+		t.Fatalf("the control: a full pipe gives %v", err)
+	}
+	tap := tap(t, w)
+	sent := make([]byte, 1<<20)
+	_, _ = rand.Read(sent)
+	got := make(chan []byte)
+	go func() { b, _ := io.ReadAll(r); got <- b }()
+	if _, err := tap.Worker.Write(sent); err != nil {
+		t.Error(err)
+	}
+	_ = tap.Worker.Close()
+	if err := tap.Drain(time.Second, nil); err != nil {
+		t.Error(err)
+	}
+	_ = w.Close()
+	if b := <-got; !bytes.HasSuffix(b, sent) {
+		t.Errorf("%d bytes arrived, or others than were sent", len(b))
+	}
+}
+
+// TestLostOutput: an output that cannot be written is told.
+func TestLostOutput(t *testing.T) {
+	tap := tap(t, failing{})
+	_, _ = tap.Worker.WriteString("x")
+	_ = tap.Worker.Close()
+	if err := tap.Drain(time.Second, nil); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("it is told as %v", err)
+	}
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, unix.ENOSPC }
