@@ -142,6 +142,17 @@ func TestEnforcementMustBeComplete(t *testing.T) {
 	if weaker.Level(p) != LevelPartial || e.Level(p) != LevelFull {
 		t.Error("With changed the level wrongly, or the original")
 	}
+	measured := e.With(policy.LimitsDisk, State{Status: Partial, By: []string{"x"}, Gaps: []string{"g"}})
+	for _, required := range []policy.EffectSet{0, policy.SetOf(policy.LimitsDisk)} {
+		p := testPolicy(t, func(s *policy.Spec) { s.Limits.Disk, s.Require = policy.MinDisk, required })
+		if got := measured.Missing(p); got != required || measured.Level(p) != LevelPartial || e.Missing(p) != 0 {
+			t.Errorf("a measured limit, %q is required: %q is missing, level %s", required, got, measured.Level(p))
+		}
+		none := e.With(policy.LimitsDisk, State{Status: Unenforced, Gaps: []string{"g"}})
+		if got := none.Missing(p); got != policy.SetOf(policy.LimitsDisk) {
+			t.Errorf("a limit that nothing holds: %q is missing", got)
+		}
+	}
 	full := testPolicy(t, func(s *policy.Spec) { s.Mode = policy.FullAccess })
 	if Unconfined(State{Status: Enforced, By: []string{"x"}}).Level(full) != LevelNone {
 		t.Error("danger-full-access has a level")

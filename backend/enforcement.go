@@ -147,6 +147,17 @@ func (e Enforcement) Held() policy.EffectSet {
 	return s
 }
 
+// partly is the set of effects that are enforced in part.
+func (e Enforcement) partly() policy.EffectSet {
+	var s policy.EffectSet
+	for effect, st := range e.states {
+		if st.Status == Partial {
+			s |= policy.SetOf(effect)
+		}
+	}
+	return s
+}
+
 // Level sums up how far the policy's requests are enforced.
 func (e Enforcement) Level(p policy.Policy) Level {
 	switch {
@@ -160,7 +171,7 @@ func (e Enforcement) Level(p policy.Policy) Level {
 
 // Missing is the set of effects that the policy needs and that e does not hold.
 func (e Enforcement) Missing(p policy.Policy) policy.EffectSet {
-	return p.Needed().Minus(e.Held())
+	return p.Needed().Minus(e.Held()).Minus(p.NeededPartly() & e.partly())
 }
 
 // Gaps returns the named gaps of a set of effects, one line each.

@@ -12,6 +12,10 @@ type Usage struct {
 	PeakMemory       *int64 `json:"peak_memory_bytes,omitempty"`
 	PeakMemorySource string `json:"peak_memory_source,omitempty"` // like Source
 	PeakPids         *int   `json:"peak_pids,omitempty"`
+	// PeakTemp is the most that the private temporary directories were seen to
+	// hold, in bytes. They are looked at, again and again, where they are limited;
+	// what came and went between two looks is not in it.
+	PeakTemp *int64 `json:"peak_temp_bytes,omitempty"`
 	// BytesOut is what went to standard output and error, where sbx stood
 	// between.
 	BytesOut *int64 `json:"bytes_out,omitempty"`

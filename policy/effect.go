@@ -39,6 +39,7 @@ const (
 	LimitsMemory
 	LimitsPids
 	LimitsCPU
+	LimitsDisk
 	LimitsTime
 	TreeKill
 	effectEnd
@@ -71,6 +72,7 @@ var effectNames = [effectEnd]string{
 	LimitsMemory:    "limits.memory",
 	LimitsPids:      "limits.pids",
 	LimitsCPU:       "limits.cpu",
+	LimitsDisk:      "limits.disk",
 	LimitsTime:      "limits.time",
 	TreeKill:        "tree.kill",
 }

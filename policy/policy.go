@@ -203,7 +203,7 @@ func (p Policy) Requested() EffectSet {
 	if p.s.Mode == FullAccess {
 		return SetOf(TreeKill) | p.s.Limits.effects()
 	}
-	all := SetOf(Effects()...).Minus(SetOf(LimitsMemory, LimitsPids, LimitsCPU, LimitsTime)) | p.s.Limits.effects()
+	all := SetOf(Effects()...).Minus(SetOf(LimitsMemory, LimitsPids, LimitsCPU, LimitsDisk, LimitsTime)) | p.s.Limits.effects()
 	if p.s.Net == NetHost {
 		all = all.Minus(networkEffects())
 	}
@@ -222,6 +222,16 @@ func (p Policy) Needed() EffectSet {
 		return p.Requested()
 	}
 	return (Promise() & p.Requested()).Minus(p.s.AllowGap) | p.s.Require | limits
+}
+
+// NeededPartly are those of [Policy.Needed] that may be held in part: temporary
+// directories that are measured and not held are limited all the same. What is
+// required is held as a whole or refused.
+func (p Policy) NeededPartly() EffectSet {
+	if p.s.RequireFull {
+		return 0
+	}
+	return (SetOf(LimitsDisk) & p.Needed()).Minus(p.s.Require)
 }
 
 // String shows what is granted, in one line.

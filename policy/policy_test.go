@@ -200,6 +200,43 @@ func TestNeeded(t *testing.T) {
 	}
 }
 
+// TestDiskIsNeededPartly: what may be held in part is so only while nobody
+// requires it.
+func TestDiskIsNeededPartly(t *testing.T) {
+	disk := SetOf(LimitsDisk)
+	for name, c := range map[string]struct {
+		change         func(*Spec)
+		needed, partly bool
+	}{
+		"not asked for": {func(s *Spec) { s.Limits.Disk = 0 }, false, false},
+		"asked for":     {func(*Spec) {}, true, true},
+		"without a sandbox": {func(s *Spec) {
+			*s = Spec{Mode: FullAccess, Net: NetHost, Cwd: "/", Limits: s.Limits}
+		}, true, true},
+		"a gap that is allowed": {func(s *Spec) { s.AllowGap = disk }, false, false},
+		"required":              {func(s *Spec) { s.Require = disk }, true, false},
+		"all is required":       {func(s *Spec) { s.RequireFull = true }, true, false},
+	} {
+		s := validSpec()
+		s.Limits.Disk = MinDisk
+		c.change(&s)
+		p, err := New(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Requested().Has(LimitsDisk) != (s.Limits.Disk > 0) || p.Needed().Has(LimitsDisk) != c.needed || (p.NeededPartly() == disk) != c.partly {
+			t.Errorf("%s: needed %s, partly %s", name, p.Needed(), p.NeededPartly())
+		}
+	}
+	for _, size := range []int64{-1, 1, MinDisk - 1} {
+		s := validSpec()
+		s.Limits.Disk = size
+		if _, err := New(s); err == nil {
+			t.Errorf("a limit of %d is accepted", size)
+		}
+	}
+}
+
 func TestRawKeepsEveryByte(t *testing.T) {
 	for _, s := range []string{"", "plain", "späce d", "new\nline", "\xff\xfe", "a\x00b", `{"base64":"AA=="}`} {
 		b, err := json.Marshal(Raw(s))

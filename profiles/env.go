@@ -317,13 +317,15 @@ func (e *environment) inTemp(name string) bool {
 	return slices.ContainsFunc(e.r.spec.TempEnv, func(v policy.TempVar) bool { return v.Name == name })
 }
 
-// temp points programs to the private temp, unless the caller chose a place.
+// temp points programs to the private temp, unless the caller chose a place. In
+// danger-full-access they keep the caller's own, and tmux its server, unless what
+// they put there is to be limited.
 func (e *environment) temp() {
-	if !e.r.confined() {
+	if !e.r.confined() && !e.r.req.PrivateTemp {
 		return
 	}
 	for _, k := range tempNames {
-		if !e.caller[k] {
+		if !e.caller[k] && (e.r.confined() || k != "TMUX_TMPDIR") {
 			delete(e.vars, k)
 			e.r.spec.TempEnv = append(e.r.spec.TempEnv, policy.TempVar{Name: k, Sub: "."})
 		}

@@ -46,6 +46,9 @@ type Request struct {
 	// Cache says where caches of tools live: [CacheWorkspace] (the default) or
 	// [CachePrivate].
 	Cache string
+	// PrivateTemp points TMPDIR and its like to the private temp in
+	// danger-full-access as well, where a limit on it is asked for.
+	PrivateTemp bool
 	// NoProjectProfile skips the project's own file.
 	NoProjectProfile bool
 	// AdminDir is where the administrator's profiles are; empty means

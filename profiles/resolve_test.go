@@ -348,6 +348,15 @@ func TestFullAccess(t *testing.T) {
 			t.Errorf("%s passes", k)
 		}
 	}
+	// Where the temp is limited, it is the private one, unless a caller named another.
+	w.req.PrivateTemp, w.req.Env = true, []string{"TMP=/mine"}
+	s, _ = w.ok()
+	if want := []policy.TempVar{{Name: "TEMP", Sub: "."}, {Name: "TMPDIR", Sub: "."}}; !slices.Equal(s.TempEnv, want) {
+		t.Errorf("temp %v", s.TempEnv)
+	}
+	if v, set := value(s, "TMPDIR"); set {
+		t.Errorf("TMPDIR stays %q", v)
+	}
 }
 
 func TestNetAndGapsAreLoud(t *testing.T) {

@@ -112,6 +112,7 @@ type Limits struct {
 	Memory   int64   `json:"memory_bytes,omitempty"`
 	Pids     int     `json:"pids,omitempty"`
 	CPUs     float64 `json:"cpus,omitempty"`
+	Disk     int64   `json:"disk_bytes,omitempty"`
 	FileSize int64   `json:"file_size_bytes,omitempty"`
 	Files    int     `json:"files,omitempty"`
 	Core     int64   `json:"core_bytes,omitempty"`
@@ -119,7 +120,7 @@ type Limits struct {
 
 // limitsOf is nil if nothing is limited.
 func limitsOf(l policy.Limits) *Limits {
-	v := Limits{l.Time.Seconds(), l.Idle.Seconds(), l.Memory, l.Pids, l.CPUs, l.FileSize, l.Files, l.Core}
+	v := Limits{l.Time.Seconds(), l.Idle.Seconds(), l.Memory, l.Pids, l.CPUs, l.Disk, l.FileSize, l.Files, l.Core}
 	if v == (Limits{}) {
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 	"sandboxd/backend"
 	"sandboxd/internal/cgroup"
 	"sandboxd/internal/launch"
+	"sandboxd/internal/quota"
 	"sandboxd/internal/scratch"
 	"sandboxd/internal/seccomp"
 	"sandboxd/internal/supervise"
@@ -182,6 +183,7 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 	}
 	proc, err := b.thread.Start(launch.Request{
 		Bounds: b.bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir, Stdio: stdio, Files: cmd.Files, OwnTree: cmd.OwnTree,
+		Quota: b.slot.quota(pr.plan.policy.Limits()),
 	})
 	if err != nil {
 		b.thread = nil // it is gone
@@ -255,7 +257,8 @@ func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
 			return nil, err
 		}
 	}
-	b.slot.shared = len(extra) == 0
+	// A limit on temporary directories begins anew with each worker.
+	b.slot.shared = len(extra) == 0 && pr.plan.policy.Limits().Disk == 0
 	supervised := make(chan error, 1)
 	if pr.plan.Supervise {
 		go func() { supervised <- pr.makeSupervisor(b) }()
@@ -498,14 +501,14 @@ func (w *worker) Wait() backend.Result {
 	// 17: nobody is left who could ask; then the private directories go. Only
 	// a supervisor that was asked may still have something to tell.
 	asked := w.sup != nil && w.sup.Stats().Calls > 0
-	if asked {
+	if asked = asked || w.slot.fs != nil; asked { // it holds a file system with its handles
 		w.stopSupervisor()
 	}
 	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors), Descriptors: w.given}
 	r.Denials, r.DenialsLost = w.denials.list()
 	r.Usage, r.Warnings = w.proc.Usage(), w.proc.Warnings()
 	if w.slot.exposed {
-		r.Warnings = append(r.Warnings, fmt.Sprintf("the private temporary directory lay in the granted tree of %q, where other workers reach it", filepath.Dir(w.slot.temp)))
+		r.Warnings = append(r.Warnings, fmt.Sprintf("the private temporary directory lay in the granted tree of %q, where other workers reach it", w.slot.base))
 	}
 	w.pr.retiring.Go(func() {
 		if !asked {
@@ -599,12 +602,17 @@ type fdRule struct {
 // slot is what one worker at a time owns.
 type slot struct {
 	ruleset  int
+	base     string // where its directories are
 	temp     string
 	tempFile *os.File
 	shm      string
 	env      []string
 	writable []string
 	shared   bool
+	// Where temporary directories are limited: the file system that they are in,
+	// or what they are measured with.
+	fs   *quota.FS
+	tree *quota.Tree
 	// exposed tells that a grant covers the temp, so that other workers with
 	// that grant reach it.
 	exposed bool
@@ -626,6 +634,11 @@ func newSlot(p *Plan) (s *slot, err error) {
 	if p.Filter.Shm {
 		if err := s.makeShm(p.user); err != nil {
 			return nil, &backend.SetupError{Step: "shm", Err: err}
+		}
+	}
+	if p.enforcement.State(policy.LimitsDisk).Status == backend.Partial {
+		if err := s.measure(p.policy.Limits().Disk); err != nil {
+			return nil, &backend.SetupError{Step: "temp", Err: err}
 		}
 	}
 	for _, r := range p.Rules {
@@ -651,22 +664,73 @@ func rulesetHint(err error) string {
 }
 
 func (s *slot) makeTemp(p *Plan) error {
-	base, exposed := tempBase(p.tempBase, p.policy)
-	s.exposed = exposed
+	s.base, s.exposed = tempBase(p.tempBase, p.policy)
 	var err error
-	if s.temp, err = scratch.Mine().Mkdir(base); err != nil {
-		return err
+	if p.enforcement.State(policy.LimitsDisk).Status == backend.Enforced {
+		err = s.mountTemp(p)
+	} else {
+		err = s.mkdirTemp(p)
 	}
-	if s.tempFile, err = sys.OpenReal(s.temp); err != nil {
-		return fmt.Errorf("opening the new directory: %w", err)
-	}
-	if err := chown(s.temp, p.user); err != nil {
+	if err != nil {
 		return err
 	}
 	for _, v := range p.policy.Spec().TempEnv {
 		s.env = append(s.env, v.Name+"="+filepath.Join(s.temp, v.Sub))
 	}
 	return s.makeSubs(p)
+}
+
+func (s *slot) mkdirTemp(p *Plan) (err error) {
+	if s.temp, err = scratch.Mine().Mkdir(s.base); err != nil {
+		return err
+	}
+	if s.tempFile, err = sys.OpenReal(s.temp); err != nil {
+		return fmt.Errorf("opening the new directory: %w", err)
+	}
+	return chown(s.temp, p.user)
+}
+
+// mountTemp makes it in a file system of its own, by whose handle it is granted
+// in step 4. It is not the root: beside it is room for what stands for /dev/shm,
+// which counts with it and is not granted.
+func (s *slot) mountTemp(p *Plan) (err error) {
+	uid, gid := p.user.ids()
+	if s.fs, err = quota.Mount(s.base, p.policy.Limits().Disk, uid, gid); err != nil {
+		return err
+	}
+	s.temp, s.tempFile, err = s.fs.Mkdir("tmp", uid, gid)
+	return err
+}
+
+// ids are the user's, or this process' own.
+func (u *User) ids() (uid, gid int) {
+	if u == nil {
+		return os.Geteuid(), os.Getegid()
+	}
+	return u.UID, u.GID
+}
+
+func (s *slot) measure(size int64) (err error) {
+	dirs := []string{s.temp}
+	if s.shm != "" {
+		dirs = append(dirs, s.shm)
+	}
+	s.tree, err = quota.Measure(size, dirs...)
+	return err
+}
+
+// quota is what a launch needs to know of the limit on the directories.
+func (s *slot) quota(l policy.Limits) *launch.Quota {
+	q := &launch.Quota{Limits: l, Dir: s.temp}
+	switch {
+	case s.fs != nil:
+		q.Meter = s.fs
+	case s.tree != nil:
+		q.Meter = s.tree
+	default:
+		return nil
+	}
+	return q
 }
 
 // makeSubs makes the directories that variables of the worker point to.
@@ -727,7 +791,16 @@ func covered(p policy.Policy, dir string) bool {
 }
 
 func (s *slot) makeShm(u *User) (err error) {
-	for _, base := range []string{"/dev/shm", filepath.Dir(s.temp)} {
+	if s.fs != nil {
+		uid, gid := u.ids()
+		dir, handle, err := s.fs.Mkdir(scratch.NewName(), uid, gid)
+		if err == nil {
+			s.shm = dir
+			err = handle.Close()
+		}
+		return err
+	}
+	for _, base := range []string{"/dev/shm", s.base} {
 		if s.shm, err = scratch.Mine().Mkdir(base); err == nil {
 			return chown(s.shm, u)
 		}
@@ -795,6 +868,13 @@ func (s *slot) discard() error {
 	}
 	if s.tempFile != nil {
 		_ = s.tempFile.Close()
+	}
+	if s.tree != nil {
+		s.tree.Close()
+	}
+	if s.fs != nil { // both are in it
+		errs = append(errs, s.fs.Remove())
+		s.fs, s.temp, s.shm = nil, "", ""
 	}
 	for _, dir := range []string{s.temp, s.shm} {
 		if dir != "" {

@@ -12,6 +12,7 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/internal/cgroup"
+	"sandboxd/internal/quota"
 	"sandboxd/internal/seccomp"
 	"sandboxd/policy"
 )
@@ -32,6 +33,9 @@ type Facts struct {
 	Arch string `json:"arch"`
 	// Groups is what limits can be held and the tree can be ended with.
 	Groups *cgroup.Host `json:"cgroups,omitempty"`
+	// Disk is what a limit on private temporary directories can be held with;
+	// nil where none is asked for.
+	Disk *quota.Host `json:"disk,omitempty"`
 }
 
 // The file rights of Landlock by what the policy grants.

@@ -8,6 +8,7 @@ import (
 	"sandboxd/backend"
 	"sandboxd/dialect"
 	"sandboxd/internal/cgroup"
+	"sandboxd/internal/quota"
 	"sandboxd/policy"
 )
 
@@ -104,6 +105,10 @@ func (b *Backend) Plan(p policy.Policy) (backend.Plan, error) {
 	facts := b.facts
 	groups := b.warm.takeGroups()
 	facts.Groups = groups
+	if p.Limits().Disk > 0 {
+		disk := quota.Probe()
+		facts.Disk = &disk
+	}
 	plan, err := Compile(p, facts)
 	if err != nil {
 		return nil, errors.Join(err, groups.Close())

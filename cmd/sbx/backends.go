@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"sandboxd/backend"
-	"sandboxd/internal/cgroup"
 	"sandboxd/backend/landlock"
+	"sandboxd/internal/cgroup"
 	"sandboxd/profiles"
 )
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"sandboxd/internal/launch"
+	"sandboxd/internal/quota"
 	"sandboxd/internal/scratch"
 )
 
@@ -22,8 +23,11 @@ func (s *sweeping) start() {
 }
 
 func removeLeft(m scratch.Mark) error {
-	if m.Kind == launch.KindGroup {
+	switch m.Kind {
+	case launch.KindGroup:
 		return launch.RemoveLeftGroup(m)
+	case quota.KindMount:
+		return quota.RemoveLeft(m)
 	}
 	return errors.New("left by another version of sbx: " + m.Kind)
 }

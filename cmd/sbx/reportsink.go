@@ -88,6 +88,10 @@ func reportToDescriptor(number string, p policy.Policy, passed []backend.File) (
 	if err != nil || n < 3 {
 		return nil, refuse("use fd:N with N of 3 or more; 0, 1 and 2 are the command's own", "--report fd:%s is not usable", number)
 	}
+	// What was inherited has survived an execve; sbx's own descriptors never would.
+	if own, err := unix.FcntlInt(uintptr(n), unix.F_GETFD, 0); err == nil && own&unix.FD_CLOEXEC != 0 {
+		return nil, refuse(hint, "--report fd:%d: %v", n, unix.EBADF)
+	}
 	flags, err := unix.FcntlInt(uintptr(n), unix.F_GETFL, 0)
 	if err != nil {
 		return nil, refuse(hint, "--report fd:%d: %v", n, err)

@@ -155,6 +155,7 @@ func (f *policyFlags) resolve(limits policy.Limits, weakened ...policy.Weakening
 	if err != nil {
 		return policy.Policy{}, nil, err
 	}
+	req.PrivateTemp = limits.Disk > 0
 	spec, notices, err := profiles.Resolve(req)
 	if err != nil {
 		return policy.Policy{}, notices, asRefusal(err)
@@ -433,10 +434,13 @@ func (f *runFlags) warnWeak(p policy.Policy, e backend.Enforcement) {
 	if p.Mode() == policy.FullAccess {
 		complain(f.errStream, "warning: danger-full-access: no sandbox confines this command", "")
 	}
-	for _, limit := range []policy.Effect{policy.LimitsMemory, policy.LimitsPids, policy.LimitsCPU} {
+	for _, limit := range []policy.Effect{policy.LimitsMemory, policy.LimitsPids, policy.LimitsCPU, policy.LimitsDisk} {
 		if s := e.State(limit); s.Status == backend.Unenforced {
 			complain(f.errStream, fmt.Sprintf("warning: %s is not enforced: %s", limit, strings.Join(s.Gaps, "; ")), "")
 		}
+	}
+	if s := e.State(policy.LimitsDisk); s.Status == backend.Partial {
+		complain(f.errStream, fmt.Sprintf("warning: %s is held in part: %s", policy.LimitsDisk, strings.Join(s.Gaps, "; ")), "")
 	}
 	if gaps := p.Spec().AllowGap.Minus(e.Held()); gaps != 0 {
 		complain(f.errStream, fmt.Sprintf("warning: accepted as not enforced: %s", gaps), "")

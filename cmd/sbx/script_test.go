@@ -20,6 +20,7 @@ import (
 
 	"sandboxd/backend/landlock"
 	"sandboxd/internal/cgroup"
+	"sandboxd/internal/quota"
 )
 
 // The scripts in testdata run this test's own binary under the name sbx: the
@@ -54,6 +55,8 @@ func TestScripts(t *testing.T) {
 				h := cgroup.Probe()
 				defer h.Close()
 				return h.Memory.Can() && h.Pids.Can() && h.CPU.Can() && h.Kill.Can(), nil
+			case "mounts":
+				return quota.Probe().Mounts, nil
 			case "root":
 				return os.Geteuid() == 0, nil
 			}

@@ -26,6 +26,7 @@ var floors = map[string]int{
 	"backend":              1,
 	"capture":              1,
 	"internal/cgroup":      1,
+	"internal/quota":       1,
 	"profiles":             1,
 
 	"report":             2,

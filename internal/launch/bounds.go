@@ -9,6 +9,7 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/internal/cgroup"
+	"sandboxd/internal/quota"
 	"sandboxd/internal/scratch"
 	"sandboxd/policy"
 )
@@ -38,8 +39,9 @@ func TreeState(host *cgroup.Host, otherwise backend.State) backend.State {
 	return backend.State{Status: backend.Enforced, By: []string{host.Kill.By}}
 }
 
-// LimitStates says what a host holds of the limits that are asked for.
-func LimitStates(l policy.Limits, host *cgroup.Host) map[policy.Effect]backend.State {
+// LimitStates says what a host holds of the limits that are asked for: nil is a
+// host that was not asked.
+func LimitStates(l policy.Limits, host *cgroup.Host, disk *quota.Host) map[policy.Effect]backend.State {
 	states := map[policy.Effect]backend.State{}
 	var h cgroup.Host
 	if host != nil {
@@ -47,6 +49,9 @@ func LimitStates(l policy.Limits, host *cgroup.Host) map[policy.Effect]backend.S
 	}
 	if l.Time > 0 || l.Idle > 0 {
 		states[policy.LimitsTime] = backend.State{Status: backend.Enforced, By: []string{"timer"}}
+	}
+	if l.Disk > 0 {
+		states[policy.LimitsDisk] = diskState(l, disk)
 	}
 	for _, e := range []struct {
 		asked  bool
@@ -81,7 +86,7 @@ func Bound(l policy.Limits, h *cgroup.Host, foreign bool) (*Bounds, error) {
 		return b, nil // what cannot be held was refused or accepted before
 	}
 	var want cgroup.Limits
-	for effect, s := range LimitStates(l, h) {
+	for effect, s := range LimitStates(l, h, nil) {
 		if s.Status != backend.Enforced {
 			continue
 		}

@@ -35,6 +35,8 @@ type Request struct {
 	// Bounds are the worker's cgroup and limits, to be discarded after Wait. Nil
 	// stands for none.
 	Bounds *Bounds
+	// Quota is the limit on its private directories, nil for none; Wait ends it.
+	Quota *Quota
 }
 
 // Process is a started child.
@@ -48,8 +50,10 @@ type Process struct {
 	mu       sync.Mutex // guards what follows: a Signal may stand beside Wait
 	reaped   bool
 	killer   *time.Timer // of Stop
+	cause    string      // who stopped it
 	used     usage
 	bounds   *Bounds
+	quota    *quotaWatch
 	warnings []string
 	total    *backend.Usage
 }
@@ -142,6 +146,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	}
 	child.Token = t.token
 	p.bounds = r.Bounds
+	p.watchQuota(r.Quota)
 	started := make(chan error, 1)
 	t.calls <- func() {
 		err := p.spawn(r, child)
@@ -156,6 +161,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	err = <-started
 	runtime.KeepAlive(r)
 	if err != nil {
+		p.dropQuota()
 		return nil, err
 	}
 	if child.Traced {
@@ -166,6 +172,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	if p.tree != nil {
 		p.tree.watch(p.pid)
 	}
+	p.beginQuota()
 	return p, nil
 }
 
@@ -307,6 +314,7 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	p.total = p.used.total()
 	left, warnings := p.bounds.end(p.total, &outcome)
 	p.warnings = warnings
+	p.endQuota(&outcome)
 	return outcome, append(survivors, left...)
 }
 

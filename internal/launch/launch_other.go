@@ -24,6 +24,7 @@ type Request struct {
 	Files   []backend.File
 	OwnTree bool
 	Bounds  *Bounds
+	Quota   *Quota
 }
 
 // Process is a started child.

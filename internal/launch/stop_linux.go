@@ -13,7 +13,9 @@ import (
 // and kills its root after grace if it is still there then; the rest goes with
 // the root, as ever. It returns at once, and reports whether the root was alive:
 // if not, its end is its own and none of the caller's doing.
-func (p *Process) Stop(grace time.Duration) bool {
+func (p *Process) Stop(grace time.Duration) bool { return p.stopBy(byCaller, grace) }
+
+func (p *Process) stop(grace time.Duration) bool {
 	if p.ended() {
 		return false
 	}

@@ -14,6 +14,7 @@ import (
 	"sandboxd/backend"
 	"sandboxd/internal/cgroup"
 	"sandboxd/internal/launch"
+	"sandboxd/internal/quota"
 	"sandboxd/internal/scratch"
 	"sandboxd/internal/stream"
 	"sandboxd/policy"
@@ -207,11 +208,20 @@ type direct struct {
 	limits  map[policy.Effect]backend.State
 	given   []backend.Descriptor
 	bounds  *launch.Bounds
+	// Where the temp is limited: the file system that it is, or what it is
+	// measured with.
+	fs      *quota.FS
+	measure *quota.Tree
 }
 
 func newDirect(p policy.Policy, ownTree bool) *direct {
 	d := &direct{ownTree: ownTree, groups: cgroup.Probe()}
-	d.limits = launch.LimitStates(p.Limits(), &d.groups)
+	var disk *quota.Host
+	if p.Limits().Disk > 0 {
+		host := quota.Probe()
+		disk = &host
+	}
+	d.limits = launch.LimitStates(p.Limits(), &d.groups, disk)
 	return d
 }
 
@@ -226,14 +236,15 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 	if d.given, err = launch.Descriptors(cmd.Files, cmd.UnsafeFiles); err != nil {
 		return err
 	}
-	if d.temp, err = scratch.Mine().Mkdir(os.TempDir()); err != nil {
-		return &backend.SetupError{Step: "temp", Err: err}
-	}
+	limit, err := d.makeTemp(p.Limits())
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, scratch.Mine().Remove(d.temp))
+			err = errors.Join(err, d.removeTemp())
 		}
 	}()
+	if err != nil {
+		return &backend.SetupError{Step: "temp", Err: err}
+	}
 	env := p.Env()
 	for _, v := range p.Spec().TempEnv {
 		dir := filepath.Join(d.temp, v.Sub)
@@ -247,12 +258,47 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 	}
 	d.proc, err = launch.Start(launch.Request{
 		Path: cmd.Path, Argv: cmd.Argv, Env: env, Dir: cmd.Dir,
-		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, Files: cmd.Files, OwnTree: cmd.OwnTree, Bounds: d.bounds,
+		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, Files: cmd.Files, OwnTree: cmd.OwnTree, Bounds: d.bounds, Quota: limit,
 	})
 	if err != nil {
 		err = errors.Join(err, d.bounds.Discard())
 	}
 	return err
+}
+
+// makeTemp makes the private temp, and says how it is limited.
+func (d *direct) makeTemp(l policy.Limits) (*launch.Quota, error) {
+	var err error
+	if d.limits[policy.LimitsDisk].Status == backend.Enforced {
+		if d.fs, err = quota.Mount(os.TempDir(), l.Disk, os.Geteuid(), os.Getegid()); err != nil {
+			return nil, err
+		}
+		d.temp = d.fs.Dir()
+		return &launch.Quota{Limits: l, Dir: d.temp, Meter: d.fs}, nil
+	}
+	if d.temp, err = scratch.Mine().Mkdir(os.TempDir()); err != nil {
+		return nil, err
+	}
+	if d.limits[policy.LimitsDisk].Status != backend.Partial {
+		return nil, nil
+	}
+	if d.measure, err = quota.Measure(l.Disk, d.temp); err != nil {
+		return nil, err
+	}
+	return &launch.Quota{Limits: l, Dir: d.temp, Meter: d.measure}, nil
+}
+
+func (d *direct) removeTemp() error {
+	if d.fs != nil {
+		return d.fs.Remove()
+	}
+	if d.measure != nil {
+		d.measure.Close()
+	}
+	if d.temp == "" {
+		return nil
+	}
+	return scratch.Mine().Remove(d.temp)
 }
 
 func (d *direct) close() { _ = d.groups.Close() }
@@ -296,7 +342,7 @@ func (d *direct) Wait() backend.Result {
 		Outcome: outcome, Survivors: survivors, Enforcement: d.enforcement(survivors),
 		Usage: d.proc.Usage(), Warnings: d.proc.Warnings(), Descriptors: d.given,
 	}
-	if err := errors.Join(d.bounds.Discard(), scratch.Mine().Remove(d.temp)); err != nil {
+	if err := errors.Join(d.bounds.Discard(), d.removeTemp()); err != nil {
 		r.Warnings = append(r.Warnings, err.Error())
 	}
 	return r

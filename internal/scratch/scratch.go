@@ -11,6 +11,7 @@ package scratch
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -19,6 +20,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -252,20 +254,33 @@ func (l *Lease) sweepOne(path string, remove func(Mark) error) []Swept {
 		return nil
 	}
 	defer file.Close()
-	var swept []Swept
-	kept := false
-	for _, m := range readLease(file) {
-		var err error
-		if m.Kind == KindDir {
-			err = removeLeft(m.Path)
-		} else {
-			err = remove(m)
-		}
-		kept = kept || err != nil
-		swept = append(swept, Swept{m, err})
-	}
-	if !kept {
+	swept := sweepMarks(readLease(file), remove)
+	if !slices.ContainsFunc(swept, func(s Swept) bool { return s.Err != nil }) {
 		_ = os.Remove(path)
+	}
+	return swept
+}
+
+// sweepMarks removes the newest first, which may stand in what was made before
+// it, and tries again as long as something goes that was in the way of another.
+func sweepMarks(marks []Mark, remove func(Mark) error) []Swept {
+	slices.Reverse(marks)
+	swept := make([]Swept, len(marks))
+	for round, gone := 0, true; gone; round++ {
+		gone = false
+		for i, m := range marks {
+			if round > 0 && swept[i].Err == nil {
+				continue
+			}
+			var err error
+			if m.Kind == KindDir {
+				err = removeLeft(m.Path)
+			} else {
+				err = remove(m)
+			}
+			swept[i] = Swept{m, err}
+			gone = gone || err == nil
+		}
 	}
 	return swept
 }
@@ -329,6 +344,9 @@ func removeLeft(path string) error {
 	}
 	if !mine {
 		return fmt.Errorf("%q is not a directory of this user", path)
+	}
+	if mounted, err := isMountPoint(path); err != nil || mounted {
+		return cmp.Or(err, fmt.Errorf("something is mounted on %q", path))
 	}
 	return RemoveTree(path)
 }

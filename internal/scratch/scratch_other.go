@@ -11,6 +11,7 @@ import (
 func StateDir() (string, error) { return "", errors.ErrUnsupported }
 
 func isMyDir(string) (bool, error)                  { return false, errors.ErrUnsupported }
+func isMountPoint(string) (bool, error)             { return false, errors.ErrUnsupported }
 func isLeft(string) (bool, error)                   { return false, errors.ErrUnsupported }
 func createLocked(string, string) (*os.File, error) { return nil, errors.ErrUnsupported }
 func openDead(string) (*os.File, bool)              { return nil, false }

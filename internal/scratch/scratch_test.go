@@ -232,6 +232,34 @@ func TestOtherKinds(t *testing.T) {
 	}
 }
 
+// TestSweepOrder: what was made last goes first, and what that was in the way of
+// is tried once more.
+func TestSweepOrder(t *testing.T) {
+	marks := []Mark{{Kind: "a", Path: "/1"}, {Kind: "a", Path: "/2"}, {Kind: "a", Path: "/3"}, {Kind: "a", Path: "/4"}}
+	needs := map[string]string{"/3": "/1", "/2": "/9"} // /1 is in the way of /3, and what never goes of /2
+	gone := map[string]bool{}
+	var asked []string
+	swept := sweepMarks(slices.Clone(marks), func(m Mark) error {
+		asked = append(asked, m.Path)
+		if before := needs[m.Path]; before != "" && !gone[before] {
+			return errors.New("busy")
+		}
+		gone[m.Path] = true
+		return nil
+	})
+	if want := []string{"/4", "/3", "/2", "/1", "/3", "/2", "/2"}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %v, want %v", asked, want)
+	}
+	for _, s := range swept {
+		if (s.Err != nil) != (s.Mark.Path == "/2") {
+			t.Errorf("%+v", s)
+		}
+	}
+	if len(swept) != 4 || swept[0].Mark.Path != "/4" {
+		t.Errorf("%+v", swept)
+	}
+}
+
 func TestEmptyLeases(t *testing.T) {
 	state := t.TempDir()
 	young, old := filepath.Join(state, NewName()), filepath.Join(state, NewName())

@@ -60,6 +60,19 @@ func isLeft(path string) (bool, error) {
 	return mine, err
 }
 
+// isMountPoint tells whether path is on another file system than the directory
+// that holds it: its contents are not what was made there.
+func isMountPoint(path string) (bool, error) {
+	var here, above syscall.Stat_t
+	if err := syscall.Lstat(path, &here); err != nil {
+		return false, &os.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	if err := syscall.Lstat(filepath.Dir(path), &above); err != nil {
+		return false, &os.PathError{Op: "lstat", Path: filepath.Dir(path), Err: err}
+	}
+	return here.Dev != above.Dev, nil
+}
+
 // createLocked makes a new locked file in the state directory, which must be
 // this user's alone: whoever could write a lease could have others' things
 // removed.

@@ -48,6 +48,7 @@ var fakeNames = []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "off
 // host.
 var testPackages = []testPackage{
 	{"backend/landlock", `^(TestConformance|TestPosture|TestWorkerIsConfined|TestOutcomes|TestTempIsPrivate|TestOrphansEnd|TestLeaderStaysFree|TestDeathOfLauncher)$`, 240},
+	{"internal/quota", `.`, 120},
 }
 
 type testPackage struct {
