@@ -225,13 +225,14 @@ func (p Policy) Needed() EffectSet {
 }
 
 // NeededPartly are those of [Policy.Needed] that may be held in part: temporary
-// directories that are measured and not held are limited all the same. What is
-// required is held as a whole or refused.
+// directories that are measured and not held are limited all the same, and so are
+// processes where the user's others count as well. What is required is held as a
+// whole or refused.
 func (p Policy) NeededPartly() EffectSet {
 	if p.s.RequireFull {
 		return 0
 	}
-	return (SetOf(LimitsDisk) & p.Needed()).Minus(p.s.Require)
+	return (SetOf(LimitsDisk, LimitsPids) & p.Needed()).Minus(p.s.Require)
 }
 
 // String shows what is granted, in one line.

@@ -119,7 +119,7 @@ func (pr *prepared) bind(b *berth) (err error) {
 		pr.mu.Unlock()
 		return errors.Join(err, pr.closeGroups())
 	})
-	b.bounds, err = launch.Bound(pr.plan.policy.Limits(), pr.groups, pr.plan.user != nil)
+	b.bounds, err = launch.Bound(pr.plan.policy.Limits(), launch.Host{Groups: pr.groups, UserLimit: pr.plan.Facts.UserLimit}, pr.plan.user != nil)
 	return err
 }
 

@@ -68,7 +68,7 @@ func (p *Plan) states() map[policy.Effect]backend.State {
 		policy.TTYInject:       partial(gapTerminals, "seccomp"),
 		policy.TreeKill:        launch.TreeState(p.Facts.Groups, partial(gapTree, "subreaper")),
 	}
-	maps.Copy(states, launch.LimitStates(p.policy.Limits(), p.Facts.Groups, p.Facts.Disk))
+	maps.Copy(states, launch.LimitStates(p.policy.Limits(), p.Facts.host()))
 	requested := p.policy.Requested()
 	for _, e := range policy.Effects() {
 		if _, ok := states[e]; !ok || !requested.Has(e) {

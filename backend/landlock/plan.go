@@ -12,6 +12,7 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/internal/cgroup"
+	"sandboxd/internal/launch"
 	"sandboxd/internal/quota"
 	"sandboxd/internal/seccomp"
 	"sandboxd/policy"
@@ -36,6 +37,13 @@ type Facts struct {
 	// Disk is what a limit on private temporary directories can be held with;
 	// nil where none is asked for.
 	Disk *quota.Host `json:"disk,omitempty"`
+	// UserLimit tells that workers run as a user whose processes the kernel limits
+	// (RLIMIT_NPROC).
+	UserLimit bool `json:"user_limit,omitempty"`
+}
+
+func (f Facts) host() launch.Host {
+	return launch.Host{Groups: f.Groups, Disk: f.Disk, UserLimit: f.UserLimit}
 }
 
 // The file rights of Landlock by what the policy grants.

@@ -2,6 +2,7 @@ package landlock
 
 import (
 	"errors"
+	"os"
 	"runtime"
 	"syscall"
 
@@ -55,6 +56,7 @@ func New(o Options) *Backend {
 		b.facts = *o.Facts
 	} else {
 		b.facts, b.reason, b.fix = probe()
+		b.facts.UserLimit = os.Getuid() > 0 // -1 on a system that has none
 	}
 	if b.facts.Arch == "" {
 		b.facts.Arch = runtime.GOARCH

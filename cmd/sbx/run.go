@@ -439,8 +439,10 @@ func (f *runFlags) warnWeak(p policy.Policy, e backend.Enforcement) {
 			complain(f.errStream, fmt.Sprintf("warning: %s is not enforced: %s", limit, strings.Join(s.Gaps, "; ")), "")
 		}
 	}
-	if s := e.State(policy.LimitsDisk); s.Status == backend.Partial {
-		complain(f.errStream, fmt.Sprintf("warning: %s is held in part: %s", policy.LimitsDisk, strings.Join(s.Gaps, "; ")), "")
+	for _, limit := range p.NeededPartly().List() {
+		if s := e.State(limit); s.Status == backend.Partial {
+			complain(f.errStream, fmt.Sprintf("warning: %s is held in part: %s", limit, strings.Join(s.Gaps, "; ")), "")
+		}
 	}
 	if gaps := p.Spec().AllowGap.Minus(e.Held()); gaps != 0 {
 		complain(f.errStream, fmt.Sprintf("warning: accepted as not enforced: %s", gaps), "")

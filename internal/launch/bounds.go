@@ -25,6 +25,17 @@ type Bounds struct {
 	mark   string // its place in the lease
 	// foreign tells that the launch thread is of another user than the group.
 	foreign bool
+	// userLimit tells that RLIMIT_NPROC stands for the limit on processes.
+	userLimit bool
+}
+
+// Host is what a host can hold limits with; nil is what was not asked for.
+type Host struct {
+	Groups *cgroup.Host
+	Disk   *quota.Host
+	// UserLimit tells that the kernel limits the processes of the worker's user
+	// (RLIMIT_NPROC): not root's (getrlimit(2)).
+	UserLimit bool
 }
 
 // NeedsGroup tells whether the limits ask for a cgroup.
@@ -41,17 +52,17 @@ func TreeState(host *cgroup.Host, otherwise backend.State) backend.State {
 
 // LimitStates says what a host holds of the limits that are asked for: nil is a
 // host that was not asked.
-func LimitStates(l policy.Limits, host *cgroup.Host, disk *quota.Host) map[policy.Effect]backend.State {
+func LimitStates(l policy.Limits, host Host) map[policy.Effect]backend.State {
 	states := map[policy.Effect]backend.State{}
 	var h cgroup.Host
-	if host != nil {
-		h = *host
+	if host.Groups != nil {
+		h = *host.Groups
 	}
 	if l.Time > 0 || l.Idle > 0 {
 		states[policy.LimitsTime] = backend.State{Status: backend.Enforced, By: []string{"timer"}}
 	}
 	if l.Disk > 0 {
-		states[policy.LimitsDisk] = diskState(l, disk)
+		states[policy.LimitsDisk] = diskState(l, host.Disk)
 	}
 	for _, e := range []struct {
 		asked  bool
@@ -72,6 +83,10 @@ func LimitStates(l policy.Limits, host *cgroup.Host, disk *quota.Host) map[polic
 				gap += " (" + a.Fix + ")"
 			}
 			states[e.effect] = backend.State{Status: backend.Unenforced, Gaps: []string{gap}}
+			if e.effect == policy.LimitsPids && host.UserLimit {
+				states[e.effect] = backend.State{Status: backend.Partial, By: []string{"rlimit"}, Gaps: []string{
+					"all processes of the user count, those outside too: the worker's may be that many more than there were at its start; " + gap}}
+			}
 		}
 	}
 	return states
@@ -80,14 +95,12 @@ func LimitStates(l policy.Limits, host *cgroup.Host, disk *quota.Host) map[polic
 // Bound makes what one launch needs. The host's handles are the caller's, and stay
 // open as long as the bounds are used; nil stands for a host without cgroups.
 // foreign tells that the launch thread has become another user.
-func Bound(l policy.Limits, h *cgroup.Host, foreign bool) (*Bounds, error) {
+func Bound(l policy.Limits, host Host, foreign bool) (*Bounds, error) {
 	b := &Bounds{limits: l, foreign: foreign}
-	if h == nil || !h.Kill.Can() {
-		return b, nil // what cannot be held was refused or accepted before
-	}
 	var want cgroup.Limits
-	for effect, s := range LimitStates(l, h, nil) {
+	for effect, s := range LimitStates(l, Host{Groups: host.Groups, UserLimit: host.UserLimit}) {
 		if s.Status != backend.Enforced {
+			b.userLimit = b.userLimit || effect == policy.LimitsPids && s.Status == backend.Partial
 			continue
 		}
 		switch effect {
@@ -98,6 +111,10 @@ func Bound(l policy.Limits, h *cgroup.Host, foreign bool) (*Bounds, error) {
 		case policy.LimitsCPU:
 			want.CPUs = l.CPUs
 		}
+	}
+	h := host.Groups
+	if h == nil || !h.Kill.Can() {
+		return b, nil // what cannot be held was refused or accepted before
 	}
 	var raw [16]byte
 	_, _ = rand.Read(raw[:]) // never fails: crypto/rand.Read's contract

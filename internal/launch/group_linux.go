@@ -152,6 +152,10 @@ func (b *Bounds) rlimits() (list []sys.ChildLimit) {
 	if b == nil {
 		return nil
 	}
+	processes := 0
+	if b.userLimit {
+		processes = b.limits.Pids + tasksOf(os.Getuid())
+	}
 	for _, r := range []struct {
 		resource int
 		asked    bool
@@ -160,6 +164,7 @@ func (b *Bounds) rlimits() (list []sys.ChildLimit) {
 		{unix.RLIMIT_FSIZE, b.limits.FileSize > 0, uint64(b.limits.FileSize)},
 		{unix.RLIMIT_NOFILE, b.limits.Files > 0, uint64(b.limits.Files)},
 		{unix.RLIMIT_CORE, true, uint64(b.limits.Core)},
+		{unix.RLIMIT_NPROC, b.userLimit, uint64(processes)},
 	} {
 		var now unix.Rlimit
 		if !r.asked || unix.Getrlimit(r.resource, &now) != nil { // it cannot fail with these arguments
@@ -169,6 +174,30 @@ func (b *Bounds) rlimits() (list []sys.ChildLimit) {
 		list = append(list, sys.ChildLimit{Resource: r.resource, Cur: v, Max: v})
 	}
 	return list
+}
+
+// tasksOf counts the threads of a real user, which is what RLIMIT_NPROC counts, as
+// far as /proc shows them.
+func tasksOf(uid int) (n int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0
+	}
+	want := []byte("\nUid:\t" + strconv.Itoa(uid) + "\t")
+	for _, e := range entries {
+		if e.Name()[0] < '0' || e.Name()[0] > '9' {
+			continue
+		}
+		status, err := os.ReadFile("/proc/" + e.Name() + "/status")
+		if err != nil || !bytes.Contains(status, want) {
+			continue
+		}
+		_, rest, _ := bytes.Cut(status, []byte("\nThreads:\t"))
+		text, _, _ := bytes.Cut(rest, []byte("\n"))
+		threads, _ := strconv.Atoi(string(text))
+		n += threads
+	}
+	return n
 }
 
 // startLimit is the limit of open files with which this process was started,

@@ -19,7 +19,7 @@ func TestBoundsThatFail(t *testing.T) {
 		t.Skipf("no cgroup can be had here: %s%s", h.Kill.Why, h.Pids.Why)
 	}
 	for _, ownTree := range []bool{false, true} {
-		b, err := Bound(policy.Limits{Pids: 50}, &h, false)
+		b, err := Bound(policy.Limits{Pids: 50}, Host{Groups: &h}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -134,12 +134,12 @@ func TestDiskState(t *testing.T) {
 		"measured":        {&unable, policy.Limits{Disk: 1 << 30}, backend.Partial, 2},
 		"nothing":         {&quota.Host{Why: "nothing holds it"}, policy.Limits{Disk: 1 << 30}, backend.Unenforced, 1},
 	} {
-		s := LimitStates(c.limits, nil, c.host)[policy.LimitsDisk]
+		s := LimitStates(c.limits, Host{Disk: c.host})[policy.LimitsDisk]
 		if s.Status != c.want || len(s.Gaps) != c.gaps || (len(s.By) == 0) != (c.want == backend.Unenforced) {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}
-	if states := LimitStates(policy.Limits{}, nil, &able); len(states) > 0 {
+	if states := LimitStates(policy.Limits{}, Host{Disk: &able}); len(states) > 0 {
 		t.Errorf("nothing is asked for: %v", states)
 	}
 }

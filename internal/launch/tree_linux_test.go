@@ -113,7 +113,7 @@ func TestRunawaysControl(t *testing.T) {
 
 // TestResourceLimits: they hold from the first instruction, for the worker alone.
 func TestResourceLimits(t *testing.T) {
-	b, err := Bound(policy.Limits{FileSize: 1 << 20, Files: 64}, nil, false)
+	b, err := Bound(policy.Limits{FileSize: 1 << 20, Files: 64}, Host{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -221,7 +221,7 @@ func newDirect(p policy.Policy, ownTree bool) *direct {
 		host := quota.Probe()
 		disk = &host
 	}
-	d.limits = launch.LimitStates(p.Limits(), &d.groups, disk)
+	d.limits = launch.LimitStates(p.Limits(), launch.Host{Groups: &d.groups, Disk: disk, UserLimit: os.Getuid() > 0})
 	return d
 }
 
@@ -253,7 +253,7 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 		}
 		env = append(env, v.Name+"="+dir)
 	}
-	if d.bounds, err = launch.Bound(p.Limits(), &d.groups, false); err != nil {
+	if d.bounds, err = launch.Bound(p.Limits(), launch.Host{Groups: &d.groups, UserLimit: os.Getuid() > 0}, false); err != nil {
 		return err
 	}
 	d.proc, err = launch.Start(launch.Request{
