@@ -26,6 +26,7 @@ type job struct {
 	Mode    string
 	Package string
 	Case    string
+	Refused bool // of a case: sbx must refuse it
 }
 
 var modes = []string{"read-only", "workspace-write", "danger-full-access"}
