@@ -257,7 +257,13 @@ func TestArrival(t *testing.T) {
 	}
 	w.in.Close()
 	w.signal()
-	time.Sleep(50 * time.Millisecond) // it is a member until the kernel is done with it
+	// It is a member until the kernel is done with it, which may be after the wait.
+	own := holder(h.state.all, pids).dir
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if _, others := here(own); len(others) == 0 {
+			break
+		}
+	}
 	// Alone again: pids by itself, which the kernel would enable with this
 	// process inside, and make a threaded domain.
 	g, err := New(h, newID(), Limits{Pids: 10})

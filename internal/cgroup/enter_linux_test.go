@@ -115,7 +115,7 @@ func TestDroppedCredentials(t *testing.T) {
 			r.err = sys.DropCapabilities()
 		}
 		attr := &syscall.ProcAttr{Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{}}
-		argv := []string{exe, workerArg, "linger", "3000"}
+		argv := []string{exe, workerArg, "linger", "30000"} // until it is killed below
 		if r.err == nil {
 			r.err = g.Enter()
 		}

@@ -248,7 +248,7 @@ func TestWaitEmpty(t *testing.T) {
 			if err := g.WaitEmpty(context.Background()); err != nil {
 				t.Error("with nothing inside:", err)
 			}
-			w := start(t, g, "linger", "300")
+			w := start(t, g, "sleep")
 			w.ready(t)
 			if err := g.WaitEmpty(within(t, 30*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("with a process inside: %v", err)
@@ -256,11 +256,11 @@ func TestWaitEmpty(t *testing.T) {
 			if empty, err := g.Empty(); empty || err != nil {
 				t.Errorf("empty: %t, %v", empty, err)
 			}
+			time.AfterFunc(100*time.Millisecond, func() { w.in.Close() }) // which ends it
 			if err := g.WaitEmpty(within(t, 20*time.Second)); err != nil {
 				t.Error(err)
 			}
 			// A zombie is not in the group, so only now it need be waited for.
-			w.in.Close()
 			_ = w.Wait()
 		})
 	}

@@ -116,8 +116,22 @@ func needs(text string, programs []string) string {
 	return ""
 }
 
+// refusedSBX stands before sbx where that must refuse to run anything. What a
+// case finds then is no matter: each launch that it asks for counts.
+const refusedSBX = casesDir + "/sbx"
+
+const refusedScript = `#!/bin/sh
+` + sbxPath + ` "$@"
+status=$?
+echo "sbx $1: $status" >>"$SBX_STATUSES"
+exit $status
+`
+
+var sbxStatus = regexp.MustCompile(`(?m)^sbx run: ([0-9]+)$`)
+
 // add adds the cases to the guests' files.
 func (c *caseList) add(to *cpio) {
+	to.Text(refusedSBX, 0o755, refusedScript)
 	for _, id := range c.ids {
 		to.Text(casesDir+"/"+id+".sh", 0o644, c.texts[id])
 	}
@@ -125,17 +139,24 @@ func (c *caseList) add(to *cpio) {
 
 const secondsPerCase = 100
 
-// jobs run all cases as one user.
-func (c *caseList) jobs(u user) []job {
+// jobs run all cases as one user. refused: on a machine where sbx must refuse.
+func (c *caseList) jobs(u user, refused bool) []job {
 	var list []job
 	for _, id := range c.ids {
-		list = append(list, job{
+		file := casesDir + "/" + id + ".sh"
+		j := job{
 			Job: wire.Job{
-				Name: "case-" + id + "-" + u.name, Args: []string{"/usr/bin/bash", casesDir + "/" + id + ".sh"}, Dir: u.home + "/work", UID: u.uid,
+				Name: "case-" + id + "-" + u.name, Args: []string{"/usr/bin/bash", file}, Dir: u.home + "/work", UID: u.uid,
 				Env: []string{"SBX=" + sbxPath, "BUGDIR=/var/tmp/cases-" + u.name, "TERM=xterm"}, Seconds: secondsPerCase,
 			},
-			Kind: kindCase, Case: id,
-		})
+			Kind: kindCase, Case: id, Refused: refused,
+		}
+		if refused {
+			statuses := "/var/tmp/" + j.Name
+			j.Args = []string{"/usr/bin/bash", "-c", `bash "$0"; echo; cat "$SBX_STATUSES"`, file}
+			j.Env = append(j.Env, "SBX="+refusedSBX, "SBX_STATUSES="+statuses) // of two SBX the last counts
+		}
+		list = append(list, j)
 	}
 	return list
 }
@@ -154,7 +175,27 @@ func (t *testRun) count(j job, out jobOutput, gap declaredCase) {
 	case !out.Result.TimedOut:
 		word, detail = "FAIL", fmt.Sprintf("exit %d without a word", out.Result.Exit)
 	}
+	if j.Refused {
+		gap = declaredCase{} // which is about what happens in a sandbox
+		if word != "HANG" && word != "SKIP" {
+			word, detail = refusal(out.stdout)
+		}
+	}
 	t.add(j.Case, word, detail, gap, tail(string(out.stderr), 8))
+}
+
+// refusal judges a case by what sbx answered to it.
+func refusal(stdout []byte) (word, detail string) {
+	statuses := sbxStatus.FindAllStringSubmatch(string(stdout), -1)
+	if statuses == nil {
+		return "FAIL", "it did not call sbx run"
+	}
+	for _, s := range statuses {
+		if s[1] != fmt.Sprint(statusRefused) {
+			return "FAIL", "sbx must refuse, and exits with " + s[1]
+		}
+	}
+	return "PASS", ""
 }
 
 // add counts one case. gap is the declaration that it fails, if there is one.

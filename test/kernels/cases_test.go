@@ -90,6 +90,26 @@ func TestCaseResults(t *testing.T) {
 	}
 }
 
+// Where sbx must refuse, a case passes by that alone, whatever it says itself.
+func TestRefusedCases(t *testing.T) {
+	got := testRun{Package: "cases"}
+	for _, c := range []struct{ id, out string }{
+		{"B1", "FAIL: nothing ran\n\nsbx features: 0\nsbx run: 125\nsbx run: 125\n"}, {"B2", "PASS\n\nsbx run: 125\nsbx run: 0\n"}, {"B3", "PASS\n"},
+		{"B4", "SKIP: strace\n"}, {"B5", ""},
+	} {
+		out := jobOutput{Result: wire.Result{TimedOut: c.id == "B5"}, stdout: []byte(c.out)}
+		got.count(job{Case: c.id, Refused: true}, out, declaredCase{ID: c.id, Reason: "of a sandbox"})
+	}
+	want := []testFailure{
+		{"B2", []string{"FAIL: sbx must refuse, and exits with 0"}},
+		{"B3", []string{"FAIL: it did not call sbx run"}},
+		{"B5", []string{"HANG: "}},
+	}
+	if got.Passed != 1 || len(got.Skipped) != 1 || !slices.EqualFunc(got.Failed, want, func(a, b testFailure) bool { return a.Test == b.Test && slices.Equal(a.Output, b.Output) }) {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestGuestPath(t *testing.T) {
 	for file, want := range map[string]string{
 		"/lib/x86_64-linux-gnu/libc.so.6": "usr/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/sh": "usr/bin/sh", "/lib64/ld.so": "usr/lib64/ld.so",

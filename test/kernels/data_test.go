@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -121,6 +124,51 @@ abi = 2
 		_, err := parseExpectations([]byte(strings.Replace(good, change[0], change[1], 1)), all)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", change[1], err, want)
+		}
+	}
+}
+
+// TestNamesAreTests: what the packages' patterns and the data name is there, or
+// it would not run, or not be allowed to skip, without a word.
+func TestNamesAreTests(t *testing.T) {
+	all, e := data(t)
+	sources, subject := map[string]string{}, ""
+	for _, p := range testPackages {
+		files, err := filepath.Glob("../../" + p.path + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources[p.path] += string(text)
+		}
+		subject += sources[p.path]
+	}
+	name := regexp.MustCompile(`Test\w+`)
+	for _, p := range testPackages {
+		for _, n := range name.FindAllString(p.run+" "+p.skip, -1) {
+			if !strings.Contains(sources[p.path], "\nfunc "+n+"(t *testing.T)") {
+				t.Errorf("%s has no %s", p.path, n)
+			}
+		}
+	}
+	named := slices.Clone(e.RunsHere)
+	for _, s := range e.Skips {
+		named = append(named, s.Test)
+	}
+	for _, n := range name.FindAllString(strings.Join(named, " "), -1) {
+		if !strings.Contains(subject, "\nfunc "+n+"(t *testing.T)") {
+			t.Errorf("expect.toml names %s, which no package has", n)
+		}
+	}
+	for _, m := range all {
+		for _, j := range jobsOf(m) {
+			if j.Package == "internal/cgroup" && (m.commandLine() != nil || j.Delegate != (j.UID != 0)) {
+				t.Errorf("on %s: %+v", m.Name, j)
+			}
 		}
 	}
 }

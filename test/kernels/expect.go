@@ -27,6 +27,8 @@ type expectations struct {
 	Faked map[string]answer `toml:"faked"`
 	// Machines are by name.
 	Machines map[string]machineFacts `toml:"machine"`
+	// RunsHere are tests to which test/skips*.txt does not apply.
+	RunsHere []string `toml:"runs-here"`
 	// Skips are tests that may skip, Cases shell cases that fail.
 	Skips []allowedSkip  `toml:"skip"`
 	Cases []declaredCase `toml:"case"`

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -118,7 +119,11 @@ func convert(ctx context.Context, test2json string, j job, out jobOutput, userNa
 // declareSkips marks the skips that the data allows.
 func (e *expectations) declareSkips(machine string, t *testRun, common []allowedSkip) {
 	for i := range t.Skipped {
-		for _, list := range [][]allowedSkip{e.Skips, common} {
+		lists := [][]allowedSkip{e.Skips, common}
+		if slices.Contains(e.RunsHere, t.Skipped[i].Test) {
+			lists = lists[:1]
+		}
+		for _, list := range lists {
 			for _, s := range list {
 				if t.Skipped[i].Declared == "" && s.covers(machine, t.Skipped[i].Test, t.Skipped[i].Reason, t.User) {
 					t.Skipped[i].Declared = s.Reason

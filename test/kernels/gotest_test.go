@@ -49,19 +49,19 @@ func TestReadTests(t *testing.T) {
 }
 
 func TestDeclaredSkips(t *testing.T) {
-	e := &expectations{Skips: []allowedSkip{{Test: "TestA", Reason: "own", Machines: []string{"m"}}}}
-	common := append(readSkips("# comment\n\nTestA common\n*/b no b here\n", ""), readSkips("TestC user only\n", "user")...)
-	r := &result{Machine: "m", Tests: []testRun{{User: "root", Skipped: []testSkip{{Test: "TestA"}, {Test: "T/x/b"}, {Test: "TestC", Reason: "why"}}}}}
+	e := &expectations{RunsHere: []string{"TestA", "TestD"}, Skips: []allowedSkip{{Test: "TestA", Reason: "own", Machines: []string{"m"}}}}
+	common := append(readSkips("# comment\n\nTestA common\nTestD elsewhere\n*/b no b here\n", ""), readSkips("TestC user only\n", "user")...)
+	r := &result{Machine: "m", Tests: []testRun{{User: "root", Skipped: []testSkip{{Test: "TestA"}, {Test: "T/x/b"}, {Test: "TestC", Reason: "why"}, {Test: "TestD"}}}}}
 	e.declareSkips("m", &r.Tests[0], common)
 	var got []string
 	for _, s := range r.Tests[0].Skipped {
 		got = append(got, s.Declared)
 	}
-	if !slices.Equal(got, []string{"own", "no b here", ""}) {
+	if !slices.Equal(got, []string{"own", "no b here", "", ""}) {
 		t.Errorf("got %q", got)
 	}
 	r.undeclaredSkips()
-	if tr := r.Tests[0]; len(tr.Skipped) != 2 || len(tr.Failed) != 1 || tr.Failed[0].Test != "TestC" {
+	if tr := r.Tests[0]; len(tr.Skipped) != 2 || len(tr.Failed) != 2 || tr.Failed[0].Test != "TestC" {
 		t.Errorf("with SBX_MUST_RUN=1: %+v", tr)
 	}
 }

@@ -26,6 +26,7 @@ type job struct {
 	Mode    string
 	Package string
 	Case    string
+	Refused bool // of a case: sbx must refuse it
 }
 
 var modes = []string{"read-only", "workspace-write", "danger-full-access"}
@@ -43,19 +44,46 @@ type user struct {
 // without Landlock, "off" one that was booted without it.
 var fakeNames = []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "off", "none"}
 
-// testPackages are the packages whose tests run in every machine, as both
-// users. To add one, add a line; the guest is some 15 times slower than the
-// host.
+// testPackages are the packages whose tests run in the machines, as both users.
+// To add one, add an entry; the guest is some 15 times slower than the host.
 var testPackages = []testPackage{
-	{"backend/landlock", `^(TestConformance|TestPosture|TestWorkerIsConfined|TestOutcomes|TestTempIsPrivate|TestOrphansEnd|TestLeaderStaysFree|TestDeathOfLauncher)$`, 240},
-	{"internal/quota", `.`, 120},
+	{
+		path: "backend/landlock", seconds: 240, variants: true,
+		run: `^(TestConformance|TestPosture|TestWorkerIsConfined|TestOutcomes|TestTempIsPrivate|TestOrphansEnd|TestLeaderStaysFree|TestDeathOfLauncher|TestTreeIsBounded|TestEndings|TestEndingsAtOnce)$`,
+		env: []string{"SBX_TEST_ENDINGS=40"},
+	},
+	{
+		path: "internal/cgroup", seconds: 240, delegate: true,
+		// TestDelegated does as root what the ordinary user's job is; TestKillThousand
+		// is about time, of which emulation takes another; the last two are halves
+		// that other tests run.
+		run: `^Test`, skip: `^(TestDelegated|TestKillThousand|TestHostIsShared|TestArrival)$`,
+		env: []string{"SBX_TEST_DELEGATED=cgroup2 cgroup2 cgroup2 cgroup2"},
+	},
+	{
+		path: "internal/launch", seconds: 120, delegate: true,
+		run: `^Test`,
+	},
+	{path: "internal/sys", seconds: 60, run: `^Test`},
+	{path: "internal/quota", seconds: 120, run: `^Test`},
 }
 
 type testPackage struct {
-	path    string
-	run     string // -test.run
-	seconds int
+	path      string
+	run, skip string // -test.run, -test.skip
+	seconds   int
+	// variants: they run also where a kernel is booted with other parameters,
+	// which are about Landlock and user namespaces.
+	variants bool
+	// delegate gives the ordinary user a cgroup with all controllers, and env to
+	// tell so. Root's jobs are in the root of cgroup2, which has them anyway.
+	delegate bool
+	env      []string
 }
+
+// delegatedLimits are those of a delegated cgroup: the limitsAbove of
+// internal/cgroup's tests, which ask for more below it.
+var delegatedLimits = map[string]string{"memory.max": "400M", "pids.max": "20000", "cpu.max": "800000 100000"}
 
 // binary is where the test binary of a package is in the guest. The probe is
 // beside it, as backendtest wants.
@@ -86,6 +114,9 @@ func jobsOf(m machine) []job {
 		}
 	}
 	for _, p := range testPackages {
+		if m.commandLine() != nil && !p.variants {
+			continue
+		}
 		for _, u := range users {
 			list = append(list, p.job(u))
 		}
@@ -119,11 +150,15 @@ func answerJobs(u user, fake, sbx, abicap string) []job {
 }
 
 func (p testPackage) job(u user) job {
-	return job{
+	j := job{
 		Job: wire.Job{
 			Name: "test-" + p.name() + "-" + u.name, UID: u.uid, Dir: testDir, Seconds: p.seconds,
-			Args: []string{p.binary(), "-test.v=test2json", "-test.run", p.run},
+			Args: []string{p.binary(), "-test.v=test2json", "-test.run", p.run, "-test.skip", p.skip},
 		},
 		Kind: kindTest, Package: p.path,
 	}
+	if p.delegate && u.uid != 0 {
+		j.Delegate, j.Limits, j.Env = true, delegatedLimits, p.env
+	}
+	return j
 }

@@ -95,7 +95,7 @@ do its work.`,
 	f.StringVar(&o.shell, "shell", "", "boot one `machine` with a shell on this terminal, and run nothing")
 	f.BoolVar(&o.list, "list", false, "list the machines")
 	f.IntVar(&o.parallel, "parallel", 2, "`machines` at a time")
-	f.IntVar(&o.limit, "limit", 300, "`seconds` that a machine may take")
+	f.IntVar(&o.limit, "limit", 600, "`seconds` that a machine may take")
 	f.StringVar(&o.jobs, "jobs", "", "run only jobs whose names match `regexp`, as in features|run-read-only")
 	f.StringVar(&o.cache, "cache", "", "`directory` of fetched kernels (default sandboxd-kernels in the user's cache)")
 	f.StringVar(&o.out, "out", "", "`directory` for consoles, raw results and each job's output (default a temporary one, kept if something failed)")

@@ -139,9 +139,9 @@ func (x *matrix) machine(ctx context.Context, m machine) *result {
 
 func (x *matrix) jobs(m machine) []job {
 	list := jobsOf(m)
-	if x.cases != nil && !x.refuses(m) {
+	if x.cases != nil {
 		for _, u := range users {
-			list = append(list, x.cases.jobs(u)...)
+			list = append(list, x.cases.jobs(u, x.refuses(m))...)
 		}
 	}
 	return slices.DeleteFunc(list, func(j job) bool { return !x.only.MatchString(j.Name) })

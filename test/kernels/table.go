@@ -60,7 +60,7 @@ func writeTable(w io.Writer, results []*result) *gapLegend {
 	fmt.Fprintln(t, "machine\tkernel\tABI\terrata\tuserns\tcgroup2\tbackend\tread-only\tworkspace-write\tfull\tgaps\tpassed\tfailed\tskipped\tseconds\tretries")
 	for _, r := range results {
 		if len(r.Subjects) == 0 {
-			fmt.Fprintf(t, "%s\t%s\n", r.Machine, map[bool]string{true: "not booted", false: "failed"}[r.NotRun != ""])
+			fmt.Fprintf(t, "%s\t%s\n", r.Machine, r.word())
 			continue
 		}
 		for i, s := range r.Subjects {
@@ -78,6 +78,17 @@ func writeTable(w io.Writer, results []*result) *gapLegend {
 		fmt.Fprintln(w, strings.TrimRight(line, " \n"))
 	}
 	return legend
+}
+
+// word is for what has no row: what was not booted, and the documentation.
+func (r *result) word() string {
+	switch {
+	case r.NotRun != "":
+		return "not booted"
+	case count([]*result{r}).Failed > 0:
+		return "failed"
+	}
+	return "ok"
 }
 
 func (r *result) testCounts() (passed, failed, skipped int) {

@@ -51,6 +51,7 @@ func sample() []*result {
 			},
 		},
 		{Machine: "9.9", NotRun: "not to be had: no mirror"},
+		{Machine: "docs", Checks: []check{{Name: "docs: the table"}}},
 	}
 }
 
@@ -59,6 +60,7 @@ const sampleReport = `machine       kernel        ABI      errata  userns  cgrou
 7.3           7.3-cloud     11       0xf     ok      all      landlock  partial    partial          none  a     3       4       2        0.0      0
 7.3 as ABI 1  7.3-cloud     1 faked  -       ok      all      landlock  partial    partial          none  b
 9.9           not booted
+docs          ok
 
 gaps:
   a  read-only: partial fs.hardlink
@@ -103,7 +105,7 @@ skipped tests that nothing declares (a failure with SBX_MUST_RUN=1):
            TestU
            on 7.3 (user)
 
-5 passed, 6 failed, 3 skipped
+6 passed, 6 failed, 3 skipped
 `
 
 func TestReport(t *testing.T) {

@@ -36,9 +36,9 @@ func delegatedFiles(dir string) []string {
 // delegate makes a job's cgroup. What it returns is to be removed, whatever the
 // error.
 //
-//	job-NAME      every controller for its children; no process, as both at once is refused
+//	job-NAME      the limits, and every controller for its children; no process, as both at once is refused
 //	job-NAME/job  the job
-func delegate(name string, uid int) (g cgroup, err error) {
+func delegate(name string, uid int, limits map[string]string) (g cgroup, err error) {
 	g.dir = filepath.Join(cgroupRoot, "job-"+name)
 	leaf := filepath.Join(g.dir, "job")
 	if err := enableControllers(cgroupRoot); err != nil {
@@ -46,6 +46,11 @@ func delegate(name string, uid int) (g cgroup, err error) {
 	}
 	if err := os.Mkdir(g.dir, 0o755); err != nil {
 		return g, err
+	}
+	for file, limit := range limits {
+		if err := os.WriteFile(filepath.Join(g.dir, file), []byte(limit), 0); err != nil {
+			return g, err
+		}
 	}
 	if err := enableControllers(g.dir); err != nil {
 		return g, err

@@ -63,7 +63,7 @@ func run(j wire.Job, stdout, stderr io.Writer) (r wire.Result) {
 		return r
 	}
 	if j.Delegate {
-		group, err := delegate(j.Name, j.UID)
+		group, err := delegate(j.Name, j.UID, j.Limits)
 		defer func() { t.add("removing the cgroup", group.remove()) }()
 		if err != nil {
 			t.add("delegating a cgroup", err)

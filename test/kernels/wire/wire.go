@@ -43,6 +43,9 @@ type Job struct {
 	// Delegate runs the job in a cgroup of its own with all controllers, owned by
 	// UID; the job is in the leaf "job" of it.
 	Delegate bool
+	// Limits are written to files of Delegate's cgroup, whose owner may not
+	// change them: by their names, as in memory.max.
+	Limits map[string]string
 	// Sysctls are written before the job and restored after it, by their names
 	// below /proc/sys.
 	Sysctls map[string]string
