@@ -56,12 +56,12 @@ var bounds = []bound{
 	},
 	{
 		effect: policy.LimitsMemory,
-		limits: policy.Limits{Memory: 32 << 20},
+		limits: policy.Limits{Memory: 16 << 20},
 		// tail keeps all of what it will print.
-		script: "yes | head -c 100000000 | tail -c 80000000 | wc -c > n",
+		script: "yes | head -c 40000000 | tail -c 30000000 | wc -c > n",
 		breach: func(ws string) error {
 			n, err := readNumber(filepath.Join(ws, "n"))
-			if err == nil && n > 32<<20 {
+			if err == nil && n > 16<<20 {
 				err = fmt.Errorf("a process had %d bytes", n)
 			}
 			return err

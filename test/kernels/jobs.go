@@ -50,7 +50,7 @@ var testPackages = []testPackage{
 	{
 		path: "backend/landlock", seconds: 240, variants: true,
 		run: `^(TestConformance|TestPosture|TestWorkerIsConfined|TestOutcomes|TestTempIsPrivate|TestOrphansEnd|TestLeaderStaysFree|TestDeathOfLauncher|TestTreeIsBounded|TestEndings|TestEndingsAtOnce)$`,
-		env: []string{"SBX_TEST_ENDINGS=40"},
+		env: []string{"SBX_TEST_ENDINGS=16"},
 	},
 	{
 		path: "internal/cgroup", seconds: 240, delegate: true,
