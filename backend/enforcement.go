@@ -137,25 +137,15 @@ func (e Enforcement) With(effect policy.Effect, s State) Enforcement {
 func (e Enforcement) Map() map[policy.Effect]State { return maps.Clone(e.states) }
 
 // Held is the set of effects that are fully enforced.
-func (e Enforcement) Held() policy.EffectSet {
-	var s policy.EffectSet
-	for effect, st := range e.states {
-		if st.Status == Enforced {
-			s |= policy.SetOf(effect)
-		}
-	}
-	return s
-}
+func (e Enforcement) Held() policy.EffectSet { return e.having(Enforced) }
 
-// partly is the set of effects that are enforced in part.
-func (e Enforcement) partly() policy.EffectSet {
-	var s policy.EffectSet
-	for effect, st := range e.states {
-		if st.Status == Partial {
-			s |= policy.SetOf(effect)
+func (e Enforcement) having(want Status) (set policy.EffectSet) {
+	for effect, s := range e.states {
+		if s.Status == want {
+			set |= policy.SetOf(effect)
 		}
 	}
-	return s
+	return set
 }
 
 // Level sums up how far the policy's requests are enforced.
@@ -171,7 +161,7 @@ func (e Enforcement) Level(p policy.Policy) Level {
 
 // Missing is the set of effects that the policy needs and that e does not hold.
 func (e Enforcement) Missing(p policy.Policy) policy.EffectSet {
-	return p.Needed().Minus(e.Held()).Minus(p.NeededPartly() & e.partly())
+	return p.Needed().Minus(e.Held()).Minus(p.NeededPartly() & e.having(Partial))
 }
 
 // Gaps returns the named gaps of a set of effects, one line each.
