@@ -51,6 +51,9 @@ type Command struct {
 	// Stdin, Stdout and Stderr are passed unchanged and must not be nil: a
 	// worker's descriptors are exactly these.
 	Stdin, Stdout, Stderr *os.File
+	// Terminal tells that the three are one terminal that is the worker's own: it
+	// gets a session of its own, with that as its controlling terminal.
+	Terminal bool
 	// OwnTree tells that this process has no other worker, so that every
 	// orphan that reaches it belongs to this one and may be ended with it.
 	OwnTree bool
@@ -110,7 +113,10 @@ func Describe(b Backend) Capability {
 	if !c.Usable {
 		return c
 	}
-	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/workspace", Cwd: "/workspace"})
+	p, err := policy.New(policy.Spec{
+		Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/workspace", Cwd: "/workspace",
+		Grants: []policy.Grant{{Path: "/dev/pts", Kind: policy.Tree, Access: policy.Read | policy.Write, Reason: "the presets grant it"}},
+	})
 	if err != nil {
 		return c
 	}

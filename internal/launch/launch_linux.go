@@ -28,8 +28,8 @@ type Request struct {
 	Dir *os.File
 	// Stdio are the child's descriptors 0, 1 and 2, and its only ones.
 	Stdio [3]*os.File
-	// OwnTree: see backend.Command.
-	OwnTree bool
+	// Terminal and OwnTree: see backend.Command.
+	Terminal, OwnTree bool
 	// Bounds are the worker's limits; Wait ends them.
 	Bounds *Bounds
 }
@@ -179,7 +179,8 @@ func (r Request) procAttr() (*syscall.ProcAttr, error) {
 	if len(r.Argv) == 0 || r.Path == "" || r.Dir == nil {
 		return nil, &backend.SetupError{Step: "request", Err: errors.New("incomplete request")}
 	}
-	attr := &syscall.ProcAttr{Env: r.Env, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}}
+	// Ctty is the child's own number: descriptor 0.
+	attr := &syscall.ProcAttr{Env: r.Env, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: r.Terminal, Setctty: r.Terminal}}
 	if attr.Env == nil {
 		attr.Env = []string{} // nil would inherit everything
 	}
@@ -199,8 +200,8 @@ func (p *Process) spawn(r Request, attr *syscall.ProcAttr) error {
 		return &backend.SetupError{Step: "cwd", Err: err, Hint: "the directory must exist and be searchable by you"}
 	}
 	// 14: fork and execve. The only calls in the child are those of package
-	// syscall for PR_SET_PDEATHSIG, getppid, dup3 and execve, so an errno here
-	// is execve's.
+	// syscall for setsid, PR_SET_PDEATHSIG, getppid, dup3, TIOCSCTTY and execve, so
+	// an errno here is execve's.
 	pid, err := syscall.ForkExec(r.Path, r.Argv, attr)
 	if err != nil {
 		var errno syscall.Errno
@@ -215,6 +216,12 @@ func (p *Process) spawn(r Request, attr *syscall.ProcAttr) error {
 			// a tracer already, and by Yama (ptrace(2)).
 			return &backend.SetupError{Step: "limits", Err: fmt.Errorf("holding the process until it is bounded: %w", errno),
 				Hint: "do not run it under a tracer such as strace, or leave out --memory, --pids, --cpus, --fsize and --nofile"}
+		}
+		if r.Terminal && errno == syscall.EPERM {
+			// From TIOCSCTTY: a terminal is one session's (ioctl_tty(2)), and any
+			// process that may open this one may have been quicker.
+			return &backend.SetupError{Step: "terminal", Err: fmt.Errorf("making it the command's controlling terminal: %w", errno),
+				Hint: "another process of this user took the new terminal: run again"}
 		}
 		return &backend.ExecError{Path: r.Path, Errno: errno}
 	}

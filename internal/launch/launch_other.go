@@ -16,13 +16,14 @@ import (
 
 // Request is one launch.
 type Request struct {
-	Path    string
-	Argv    []string
-	Env     []string
-	Dir     *os.File
-	Stdio   [3]*os.File
-	OwnTree bool
-	Bounds  *Bounds
+	Path     string
+	Argv     []string
+	Env      []string
+	Dir      *os.File
+	Stdio    [3]*os.File
+	Terminal bool
+	OwnTree  bool
+	Bounds   *Bounds
 }
 
 // Process is a started child.
@@ -34,7 +35,8 @@ func Start(r Request) (*Process, error) {
 	if env == nil {
 		env = []string{}
 	}
-	p, err := os.StartProcess(r.Path, r.Argv, &os.ProcAttr{Dir: r.Dir.Name(), Env: env, Files: r.Stdio[:]})
+	p, err := os.StartProcess(r.Path, r.Argv, &os.ProcAttr{Dir: r.Dir.Name(), Env: env, Files: r.Stdio[:],
+		Sys: &syscall.SysProcAttr{Setsid: r.Terminal, Setctty: r.Terminal}})
 	if err != nil {
 		var errno syscall.Errno
 		if errors.As(err, &errno) {

@@ -36,6 +36,9 @@ type Options struct {
 	// BeforeStart is called when nothing stands against the launch any more, to
 	// do what must not happen for a launch that is refused.
 	BeforeStart func(*backend.Command, backend.Enforcement) error
+	// Terminal, if it is set, gives the command a terminal of its own. It is called
+	// right after BeforeStart and returns what copies the terminal's output.
+	Terminal func(*backend.Command) (*stream.Tap, error)
 	// Started is called once the worker runs, to forward signals to it. The
 	// returned function is called when it has ended.
 	Started func(backend.Worker) (stop func())
@@ -107,14 +110,17 @@ func execute(o Options, r *report.Report) error {
 			}()
 		}
 	}
-	for _, t := range taps {
-		_ = t.Worker.Close() // the worker has its own
-	}
 	if err != nil {
+		for _, t := range taps {
+			t.Discard()
+		}
 		return err
 	}
+	for _, t := range taps {
+		t.Launched()
+	}
 	w = watch(w, o.Policy.Limits(), taps)
-	r.Ran = true
+	r.Ran, r.TTY = true, o.Terminal != nil
 	if o.Started != nil {
 		defer o.Started(w)()
 	}
@@ -131,6 +137,13 @@ func (o Options) beforeStart(cmd *backend.Command, e backend.Enforcement, taps *
 		if err := o.BeforeStart(cmd, e); err != nil {
 			return err
 		}
+	}
+	if o.Terminal != nil {
+		t, err := o.Terminal(cmd)
+		if err == nil {
+			*taps = []*stream.Tap{t}
+		}
+		return err
 	}
 	*taps, err = tapOutputs(cmd, o.Policy.Limits())
 	return err
@@ -234,7 +247,7 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 	}
 	d.proc, err = launch.Start(launch.Request{
 		Path: cmd.Path, Argv: cmd.Argv, Env: env, Dir: cmd.Dir,
-		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, OwnTree: cmd.OwnTree, Bounds: bounds,
+		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, Terminal: cmd.Terminal, OwnTree: cmd.OwnTree, Bounds: bounds,
 	})
 	if err != nil {
 		bounds.Discard()
