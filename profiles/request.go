@@ -46,6 +46,10 @@ type Request struct {
 	// Cache says where caches of tools live: [CacheWorkspace] (the default) or
 	// [CachePrivate].
 	Cache string
+	// OwnTerminal tells that the worker gets a terminal of its own and is to reach
+	// no other: the presets' grant of all terminals is left out, unless AllowGap has
+	// tty.inject.
+	OwnTerminal bool
 	// NoProjectProfile skips the project's own file.
 	NoProjectProfile bool
 	// AdminDir is where the administrator's profiles are; empty means
