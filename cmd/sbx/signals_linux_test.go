@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
 	"sandboxd/report"
@@ -320,30 +321,13 @@ func start(t *testing.T, c *exec.Cmd) *transcript {
 	return x
 }
 
-// terminal starts the command on a new terminal, of which it is the session's
+// onTerminal starts the command on a new terminal, of which it is the session's
 // leader, and returns the other end.
-func terminal(t *testing.T, c *exec.Cmd) (*os.File, *transcript) {
+func onTerminal(t *testing.T, c *exec.Cmd) (*os.File, *transcript) {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	master, err := pty.StartWithSize(c, &pty.Winsize{Rows: 33, Cols: 77, X: 770, Y: 660})
 	if err != nil {
-		t.Skipf("needs a pseudo-terminal: %v", err)
-	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("needs a pseudo-terminal: %v", err)
-	}
-	defer slave.Close()
-	c.Stdin, c.Stdout, c.Stderr = slave, slave, slave
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%s on a new terminal: %v", c, err)
 	}
 	x := &transcript{}
 	go x.collect(master)
@@ -364,7 +348,7 @@ func TestKeyboardSignalsArriveOnce(t *testing.T) {
 	needLandlock(t)
 	for key, name := range map[string]string{"\x03": "INT", "\x1c": "QUIT"} {
 		c := sbx(t, "run", "--", "sh", "-c", fmt.Sprintf(counting, name))
-		master, out := terminal(t, c)
+		master, out := onTerminal(t, c)
 		out.waitFor(t, "ready")
 		for n := range 2 {
 			typeKeys(t, master, key)
@@ -383,10 +367,8 @@ func TestKeyboardSignalsArriveOnce(t *testing.T) {
 func TestTerminalIsTheCommands(t *testing.T) {
 	needLandlock(t)
 	c := sbx(t, "run", "--", "sh", "-c", `test -t 0 && test -t 1 && test -t 2 && : </dev/tty && stty size && echo name=$(tty).`)
-	master, out := terminal(t, c)
-	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 77}); err != nil {
-		t.Fatal(err)
-	}
+	_, out := onTerminal(t, c)
+	out.waitFor(t, "33 77")
 	out.waitFor(t, "name=/dev/pts/")
 	if got := exitStatus(c.Wait()); got != 0 {
 		t.Errorf("status %d", got)
@@ -402,7 +384,7 @@ func TestJobControl(t *testing.T) {
 	if p, err := exec.LookPath("bash"); err == nil {
 		c.Path = p
 	}
-	master, out := terminal(t, c)
+	master, out := onTerminal(t, c)
 	out.waitFor(t, "$ ")
 	typeKeys(t, master, "stty -echo\n")
 	out.waitFor(t, "$ ")

@@ -1,0 +1,111 @@
+package terminal
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// feed passes standard input on until it ends, and then lets the worker see that
+// end. It reads no more than the worker's terminal takes.
+func (t *Terminal) feed() {
+	buf := make([]byte, 4096)
+	pending := false // the worker's line is not complete
+	for t.await() {
+		n, err := unix.Read(int(t.stdin.Fd()), buf)
+		if n > 0 {
+			// A job that was continued in the background and brought to the front
+			// is told nothing; it reads again then.
+			t.outer.enter()
+			if _, err := t.master.Write(buf[:n]); err != nil {
+				return // the worker's terminal is gone
+			}
+			pending = buf[n-1] != '\n'
+			continue
+		}
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+			continue
+		}
+		t.end(pending)
+		return
+	}
+}
+
+// await waits for input; false if Close came first. A read would keep what comes
+// after the worker's end from the caller's next program.
+func (t *Terminal) await() bool {
+	fds := []unix.PollFd{{Fd: int32(t.stdin.Fd()), Events: unix.POLLIN}, {Fd: int32(t.woken.Fd()), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); !errors.Is(err, unix.EINTR) {
+			return fds[1].Revents == 0
+		}
+	}
+}
+
+// How often a worker's terminal is looked at once input has ended.
+const (
+	soonest = 20 * time.Millisecond
+	latest  = time.Second
+)
+
+// end lets each read of the worker find the end of its input, as it would on a
+// pipe. A terminal has but one character for that (VEOF, termios(3)), which ends
+// one read, and on a line that has begun only completes that. So another follows
+// whenever the last one has been read.
+//
+// A program that reads single keys gets the key that it may take for an end, once,
+// for it would take more of them for keys.
+func (t *Terminal) end(pending bool) {
+	told := false // to a program that reads keys
+	wait := soonest
+	for first := true; ; first = false {
+		var keys []byte
+		lines, eof, read, err := t.state()
+		switch {
+		case err != nil:
+			return
+		case lines:
+			told = false
+			if first || read {
+				keys = eof
+			}
+			if first && pending {
+				keys = append(keys, eof...)
+			}
+		case !told && (first || read):
+			told, keys = true, []byte{4} // Ctrl-D
+		}
+		wait = min(2*wait, latest)
+		if len(keys) > 0 {
+			wait = soonest
+			if _, err := t.master.Write(keys); err != nil {
+				return
+			}
+		}
+		fds := []unix.PollFd{{Fd: int32(t.woken.Fd()), Events: unix.POLLIN}}
+		if n, err := unix.Poll(fds, int(wait.Milliseconds())); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// state tells whether the worker reads lines, with which character as their end,
+// and whether it has read all that it was sent.
+func (t *Terminal) state() (lines bool, eof []byte, read bool, err error) {
+	err = control(t.Output.Worker, func(fd int) error {
+		s, err := unix.IoctlGetTermios(fd, getTermios)
+		if err != nil {
+			return err
+		}
+		lines = s.Lflag&unix.ICANON != 0
+		if c := s.Cc[unix.VEOF]; c != disabled {
+			eof = []byte{c}
+		}
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		_, err = unix.Poll(fds, 0)
+		read = fds[0].Revents&unix.POLLIN == 0
+		return err
+	})
+	return lines, eof, read, err
+}

@@ -1,0 +1,131 @@
+package terminal
+
+import (
+	"os"
+	"sync"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+// outer is the caller's terminal. Its methods do nothing on nil, which stands for
+// none.
+type outer struct {
+	file *os.File
+	keys bool        // it is standard input: its keys are the worker's
+	old  *term.State // as it was found
+
+	mu     sync.Mutex
+	raw    bool
+	closed bool
+}
+
+// findOuter returns the first of the streams that is a terminal.
+func findOuter(stdin, stdout, stderr *os.File) *outer {
+	for _, f := range []*os.File{stdin, stdout, stderr} {
+		if old, err := term.GetState(int(f.Fd())); err == nil {
+			return &outer{file: f, keys: f == stdin, old: old}
+		}
+	}
+	return nil
+}
+
+func (o *outer) hasKeys() bool { return o != nil && o.keys }
+
+// enter makes the terminal pass everything through. Where input is from
+// elsewhere, its keys stay what they are, so that Ctrl-C still ends something;
+// only its treatment of output goes, which the worker's terminal has done.
+func (o *outer) enter() {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed || o.raw || !o.foreground() {
+		return
+	}
+	if o.keys {
+		_, err := term.MakeRaw(int(o.file.Fd()))
+		o.raw = err == nil
+		return
+	}
+	o.raw = changeSettings(o.file, func(s *unix.Termios) { s.Oflag &^= unix.OPOST }) == nil
+}
+
+// leave makes the terminal what it was found as.
+func (o *outer) leave() {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.restore()
+}
+
+func (o *outer) restore() {
+	if o.raw && o.foreground() {
+		_ = term.Restore(int(o.file.Fd()), o.old)
+	}
+	o.raw = false
+}
+
+// forget is called when somebody else may have changed the terminal.
+func (o *outer) forget() {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.raw = false
+}
+
+// close leaves for good.
+func (o *outer) close() {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	o.restore()
+}
+
+// foreground tells whether the terminal is ours to change. A job in the
+// background would be stopped for it (SIGTTOU, termios(3)), and who is in the
+// foreground has made its own settings.
+func (o *outer) foreground() bool {
+	group, err := unix.IoctlGetInt(int(o.file.Fd()), unix.TIOCGPGRP)
+	return err != nil || group == unix.Getpgrp() // ENOTTY: it controls nobody in this session
+}
+
+func (o *outer) size() *pty.Winsize {
+	if o == nil {
+		return nil
+	}
+	size, err := pty.GetsizeFull(o.file)
+	if err != nil {
+		return nil
+	}
+	return size
+}
+
+// copySettings gives another terminal this one's settings.
+func (o *outer) copySettings(to *os.File) error {
+	if o == nil {
+		return nil
+	}
+	return term.Restore(int(to.Fd()), o.old)
+}
+
+// changeSettings is for what package term has no word for.
+func changeSettings(f *os.File, change func(*unix.Termios)) error {
+	return control(f, func(fd int) error {
+		s, err := unix.IoctlGetTermios(fd, getTermios)
+		if err != nil {
+			return err
+		}
+		change(s)
+		return unix.IoctlSetTermios(fd, setTermios, s)
+	})
+}
