@@ -56,25 +56,27 @@ sleep 0.2; echo "count=$n."; exit 5`
 
 func TestSignalsArriveOnce(t *testing.T) {
 	needLandlock(t)
-	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2} {
-		t.Run(unix.SignalName(sig), func(t *testing.T) {
-			t.Parallel()
-			c := sbx(t, "run", "--", "sh", "-c", fmt.Sprintf(counting, strings.TrimPrefix(unix.SignalName(sig), "SIG")))
-			out := start(t, c)
-			out.waitFor(t, "ready")
-			for n := range 2 { // one after the other: equal signals do not queue
-				if err := c.Process.Signal(sig); err != nil {
-					t.Fatal(err)
+	for _, tty := range []string{"--tty=false", "--tty=true"} {
+		for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2} {
+			t.Run(unix.SignalName(sig)+tty, func(t *testing.T) {
+				t.Parallel()
+				c := sbx(t, "run", tty, "--", "sh", "-c", fmt.Sprintf(counting, strings.TrimPrefix(unix.SignalName(sig), "SIG")))
+				out := start(t, c)
+				out.waitFor(t, "ready")
+				for n := range 2 { // one after the other: equal signals do not queue
+					if err := c.Process.Signal(sig); err != nil {
+						t.Fatal(err)
+					}
+					out.waitFor(t, fmt.Sprintf("got=%d.", n+1))
 				}
-				out.waitFor(t, fmt.Sprintf("got=%d.", n+1))
-			}
-			time.Sleep(100 * time.Millisecond) // for one too many
-			stop(t, c)
-			out.waitFor(t, "count=2.")
-			if got := exitStatus(c.Wait()); got != 5 {
-				t.Errorf("status %d, want 5", got)
-			}
-		})
+				time.Sleep(100 * time.Millisecond) // for one too many
+				stop(t, c)
+				out.waitFor(t, "count=2.")
+				if got := exitStatus(c.Wait()); got != 5 {
+					t.Errorf("status %d, want 5", got)
+				}
+			})
+		}
 	}
 }
 
@@ -289,7 +291,7 @@ func (x *transcript) collect(r io.Reader) {
 // waitFor waits until the text holds want, and returns what came up to then.
 func (x *transcript) waitFor(t *testing.T, want string) string {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		x.mu.Lock()
 		text, end := x.text.String(), x.end
 		if i := strings.Index(text, want); i >= 0 {
@@ -322,12 +324,26 @@ func start(t *testing.T, c *exec.Cmd) *transcript {
 }
 
 // onTerminal starts the command on a new terminal, of which it is the session's
-// leader, and returns the other end.
-func onTerminal(t *testing.T, c *exec.Cmd) (*os.File, *transcript) {
+// leader, and returns the other end. The variable CALLER has its name. prepare may
+// change the terminal and the command before.
+func onTerminal(t *testing.T, c *exec.Cmd, prepare ...func(worker *os.File)) (*os.File, *transcript) {
 	t.Helper()
-	master, err := pty.StartWithSize(c, &pty.Winsize{Rows: 33, Cols: 77, X: 770, Y: 660})
+	master, worker, err := pty.Open()
+	if err == nil {
+		err = pty.Setsize(worker, &pty.Winsize{Rows: 33, Cols: 77, X: 770, Y: 660})
+	}
 	if err != nil {
-		t.Fatalf("%s on a new terminal: %v", c, err)
+		t.Fatal(err)
+	}
+	defer worker.Close()
+	c.Stdin, c.Stdout, c.Stderr = worker, worker, worker
+	for _, p := range prepare {
+		p(worker)
+	}
+	c.Env = append(c.Env, "CALLER="+worker.Name())
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 1}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
 	}
 	x := &transcript{}
 	go x.collect(master)

@@ -11,7 +11,6 @@ import (
 // end. It reads no more than the worker's terminal takes.
 func (t *Terminal) feed() {
 	buf := make([]byte, 4096)
-	pending := false // the worker's line is not complete
 	for t.await() {
 		n, err := unix.Read(int(t.stdin.Fd()), buf)
 		if n > 0 {
@@ -21,13 +20,12 @@ func (t *Terminal) feed() {
 			if _, err := t.master.Write(buf[:n]); err != nil {
 				return // the worker's terminal is gone
 			}
-			pending = buf[n-1] != '\n'
 			continue
 		}
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
 			continue
 		}
-		t.end(pending)
+		t.end()
 		return
 	}
 }
@@ -45,37 +43,34 @@ func (t *Terminal) await() bool {
 
 // How often a worker's terminal is looked at once input has ended.
 const (
-	soonest = 20 * time.Millisecond
-	latest  = time.Second
+	soonest = 5 * time.Millisecond
+	latest  = 250 * time.Millisecond
 )
 
 // end lets each read of the worker find the end of its input, as it would on a
 // pipe. A terminal has but one character for that (VEOF, termios(3)), which ends
-// one read, and on a line that has begun only completes that. So another follows
-// whenever the last one has been read.
+// one read, and on a line that has begun only completes that. So one is sent
+// whenever the worker has read all that came before, the last one too.
 //
 // A program that reads single keys gets the key that it may take for an end, once,
 // for it would take more of them for keys.
-func (t *Terminal) end(pending bool) {
+func (t *Terminal) end() {
 	told := false // to a program that reads keys
 	wait := soonest
-	for first := true; ; first = false {
-		var keys []byte
+	for {
 		lines, eof, read, err := t.state()
-		switch {
-		case err != nil:
+		if err != nil {
 			return
-		case lines:
-			told = false
-			if first || read {
-				keys = eof
-			}
-			if first && pending {
-				keys = append(keys, eof...)
-			}
-		case !told && (first || read):
-			told, keys = true, []byte{4} // Ctrl-D
 		}
+		var keys []byte
+		switch {
+		case !read:
+		case lines:
+			keys = eof
+		case !told:
+			keys = []byte{4} // Ctrl-D
+		}
+		told = !lines && (told || read)
 		wait = min(2*wait, latest)
 		if len(keys) > 0 {
 			wait = soonest
