@@ -422,6 +422,10 @@ func TestJobControl(t *testing.T) {
 	typeKeys(t, master, "sbx run -- sh -c 'echo by''itself; exit 6' & wait $!; echo bg''=$?.\n")
 	out.waitFor(t, "byitself")
 	out.waitFor(t, "bg=6.")
+	// So does one with a terminal of its own, which leaves the caller's alone then.
+	typeKeys(t, master, "sbx run --tty -- sh -c 'echo on''itsown; exit 7' & wait $!; echo bg''=$?.\n")
+	out.waitFor(t, "onitsown")
+	out.waitFor(t, "bg=7.")
 	typeKeys(t, master, "exit\n")
 	_ = c.Wait()
 }

@@ -205,7 +205,7 @@ func TestNewTerminals(t *testing.T) {
 }
 
 // TestCallersTerminalIsGivenBack: it is raw while the worker runs, and as it was
-// afterwards, however that ends.
+// afterwards, however that ends. The worker's has the settings that it had.
 func TestCallersTerminalIsGivenBack(t *testing.T) {
 	needLandlock(t)
 	const waits = `echo ready.; while ! [ -e stop ]; do sleep 0.02; done; exit 5`
@@ -229,7 +229,7 @@ func TestCallersTerminalIsGivenBack(t *testing.T) {
 	}
 	for name, e := range endings {
 		t.Run(name, func(t *testing.T) {
-			c := sbx(t, "run", "-q", "--grace", "0.3", "--tty", "--", "sh", "-c", e.script)
+			c := sbx(t, "run", "-q", "--grace", "0.3", "--tty", "--", "sh", "-c", "stty -a; "+e.script)
 			before := unix.Termios{}
 			master, out := onTerminal(t, c, func(worker *os.File) {
 				s, err := unix.IoctlGetTermios(int(worker.Fd()), unix.TCGETS)
@@ -242,6 +242,8 @@ func TestCallersTerminalIsGivenBack(t *testing.T) {
 				}
 				before = *s
 			})
+			out.waitFor(t, "intr = ^G")
+			out.waitFor(t, " iutf8")
 			out.waitFor(t, "ready.")
 			if now := settings(t, master); !isRaw(now) {
 				t.Errorf("it is not raw: %+v", now)
