@@ -452,18 +452,16 @@ func TestStoppedFromOutside(t *testing.T) {
 // it, SIGTSTP stops sbx no more than any other program.
 func TestStopWithoutAShell(t *testing.T) {
 	needLandlock(t)
-	c := sbx(t, "run", "-q", "--tty", "--", "cat")
+	c := sbx(t, "run", "-q", "--tty", "--", "tty-size")
 	master, out := onTerminal(t, c)
-	typeKeys(t, master, "one\r")
-	out.waitFor(t, "one\r\none\r\n")
+	out.waitFor(t, "paint 0: ")
 	if err := c.Process.Signal(unix.SIGTSTP); err != nil {
 		t.Fatal(err)
 	}
-	typeKeys(t, master, "two\r")
-	out.waitFor(t, "two\r\ntwo\r\n")
+	out.waitFor(t, "paint 1: ")
 	eventually(t, "raw again", func() bool { return isRaw(settings(t, master)) })
-	typeKeys(t, master, "\x04")
-	if got := exitStatus(c.Wait()); got != 0 {
+	typeKeys(t, master, "\x03")
+	if got := exitStatus(c.Wait()); got != 130 {
 		t.Errorf("status %d", got)
 	}
 }
@@ -571,6 +569,28 @@ func TestTerminalHoldsBack(t *testing.T) {
 	}
 	if got := exitStatus(c.Wait()); got != 143 {
 		t.Errorf("status %d", got)
+	}
+}
+
+// TestTerminalHolder: a process that is not the worker's and has opened its terminal
+// does not keep the caller.
+func TestTerminalHolder(t *testing.T) {
+	needLandlock(t)
+	c := sbx(t, "run", "-q", "--tty", "--report", "r.json", "--", "sh", "-c", "tty; echo .; while ! [ -e stop ]; do sleep 0.02; done; echo end.; exit 5")
+	out := start(t, c)
+	name := strings.Fields(out.waitFor(t, "\n"))[0]
+	holder, err := os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	stop(t, c)
+	out.waitFor(t, "end.")
+	if got := exitStatus(c.Wait()); got != 5 {
+		t.Errorf("status %d", got)
+	}
+	if r := readReport(t, filepath.Join(c.Dir, "r.json")); len(r.Warnings) > 0 {
+		t.Errorf("warnings %q", r.Warnings)
 	}
 }
 

@@ -14,9 +14,6 @@ func (t *Terminal) feed() {
 	for t.await() {
 		n, err := unix.Read(int(t.stdin.Fd()), buf)
 		if n > 0 {
-			// A job that was continued in the background and brought to the front
-			// is told nothing; it reads again then.
-			t.outer.enter()
 			if _, err := t.master.Write(buf[:n]); err != nil {
 				return // the worker's terminal is gone
 			}
@@ -32,16 +29,33 @@ func (t *Terminal) feed() {
 
 // await waits for input; false if Close came first. A read would keep what comes
 // after the worker's end from the caller's next program.
+//
+// A job in the background leaves the caller's keys alone, and looks now and then
+// whether it was brought to the front: nobody tells a job that has not stopped.
 func (t *Terminal) await() bool {
-	fds := []unix.PollFd{{Fd: int32(t.stdin.Fd()), Events: unix.POLLIN}, {Fd: int32(t.woken.Fd()), Events: unix.POLLIN}}
+	fds := []unix.PollFd{{Fd: int32(t.woken.Fd()), Events: unix.POLLIN}, {Fd: int32(t.stdin.Fd()), Events: unix.POLLIN}}
 	for {
-		if _, err := unix.Poll(fds, -1); !errors.Is(err, unix.EINTR) {
-			return fds[1].Revents == 0
+		timeout := -1
+		fds[1].Events = unix.POLLIN
+		if t.outer != nil && !t.outer.enter() {
+			timeout = int(latest.Milliseconds())
+			if t.outer.keys {
+				fds[1].Events = 0 // an end (POLLHUP) is told nevertheless
+			}
+		}
+		n, err := unix.Poll(fds, timeout)
+		switch {
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return true // the read will tell
+		case n > 0 && fds[0].Revents != 0:
+			return false
+		case n > 0 && (fds[1].Revents&^unix.POLLIN != 0 || !t.outer.hasKeys() || t.outer.enter()):
+			return true
 		}
 	}
 }
 
-// How often a worker's terminal is looked at once input has ended.
+// How often is looked at what nobody tells of.
 const (
 	soonest = 5 * time.Millisecond
 	latest  = 250 * time.Millisecond

@@ -13,10 +13,10 @@ import (
 // none.
 type outer struct {
 	file *os.File
-	keys bool        // it is standard input: its keys are the worker's
-	old  *term.State // as it was found
+	keys bool // it is standard input: its keys are the worker's
 
 	mu     sync.Mutex
+	old    *term.State // as it was found; nil as long as it was not ours to change
 	raw    bool
 	closed bool
 }
@@ -24,8 +24,8 @@ type outer struct {
 // findOuter returns the first of the streams that is a terminal.
 func findOuter(stdin, stdout, stderr *os.File) *outer {
 	for _, f := range []*os.File{stdin, stdout, stderr} {
-		if old, err := term.GetState(int(f.Fd())); err == nil {
-			return &outer{file: f, keys: f == stdin, old: old}
+		if term.IsTerminal(int(f.Fd())) {
+			return &outer{file: f, keys: f == stdin}
 		}
 	}
 	return nil
@@ -35,22 +35,36 @@ func (o *outer) hasKeys() bool { return o != nil && o.keys }
 
 // enter makes the terminal pass everything through. Where input is from
 // elsewhere, its keys stay what they are, so that Ctrl-C still ends something;
-// only its treatment of output goes, which the worker's terminal has done.
-func (o *outer) enter() {
+// only its treatment of output goes, which the worker's terminal has done. It
+// reports whether the terminal is so now.
+func (o *outer) enter() bool {
 	if o == nil {
-		return
+		return false
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed || o.raw || !o.foreground() {
-		return
+	if o.closed || o.raw || !o.find() {
+		return o.raw
 	}
 	if o.keys {
 		_, err := term.MakeRaw(int(o.file.Fd()))
 		o.raw = err == nil
-		return
+	} else {
+		o.raw = changeSettings(o.file, func(s *unix.Termios) { s.Oflag &^= unix.OPOST }) == nil
 	}
-	o.raw = changeSettings(o.file, func(s *unix.Termios) { s.Oflag &^= unix.OPOST }) == nil
+	return o.raw
+}
+
+// find remembers the terminal as it is, once. One that is not ours to change has
+// somebody else's settings.
+func (o *outer) find() bool {
+	if !o.foreground() {
+		return false
+	}
+	if o.old == nil {
+		o.old, _ = term.GetState(int(o.file.Fd()))
+	}
+	return o.old != nil
 }
 
 // leave makes the terminal what it was found as.
@@ -113,6 +127,11 @@ func (o *outer) size() *pty.Winsize {
 // copySettings gives another terminal this one's settings.
 func (o *outer) copySettings(to *os.File) error {
 	if o == nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.find() {
 		return nil
 	}
 	return term.Restore(int(to.Fd()), o.old)

@@ -54,15 +54,13 @@ func Open(stdin, stdout, stderr *os.File) (_ *Terminal, err error) {
 	return t, nil
 }
 
-// open makes the two ends of a new terminal, the master non-blocking and the
-// worker's end as a program expects it.
+// open makes the two ends of a new terminal.
 func open() (master, worker *os.File, err error) {
 	m, worker, err := pty.Open()
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a terminal: %w", err)
 	}
 	defer m.Close()
-	worker.Fd() // os.File's own reading end would leave it non-blocking, for the worker too
 	// A descriptor for the runtime's poller: package pty's is blocking by now, and
 	// so cannot be read with a deadline.
 	fd, err := unix.FcntlInt(m.Fd(), unix.F_DUPFD_CLOEXEC, 3)

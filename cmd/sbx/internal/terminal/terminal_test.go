@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -108,11 +109,14 @@ func TestCloseBeforeStart(t *testing.T) {
 	}
 	defer null.Close()
 	before := descriptors(t)
+	var all []*Terminal // or the collector closes what they have
+	defer func() { runtime.KeepAlive(all) }()
 	for range 3 {
 		own, err := Open(null, null, null)
 		if err != nil {
 			t.Fatal(err)
 		}
+		all = append(all, own)
 		own.Output.Discard()
 		own.Close()
 		own.Close()
