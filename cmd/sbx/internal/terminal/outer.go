@@ -18,6 +18,7 @@ type outer struct {
 	mu     sync.Mutex
 	old    *term.State // as it was found; nil as long as it was not ours to change
 	raw    bool
+	away   bool // between leave and back
 	closed bool
 }
 
@@ -43,7 +44,7 @@ func (o *outer) enter() bool {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed || o.raw || !o.find() {
+	if o.away || o.raw || !o.find() {
 		return o.raw
 	}
 	if o.keys {
@@ -67,31 +68,30 @@ func (o *outer) find() bool {
 	return o.old != nil
 }
 
-// leave makes the terminal what it was found as.
+// leave makes the terminal what it was found as, and keeps it so until back.
 func (o *outer) leave() {
 	if o == nil {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.restore()
-}
-
-func (o *outer) restore() {
+	o.away = true
 	if o.raw && o.foreground() {
 		_ = term.Restore(int(o.file.Fd()), o.old)
 	}
 	o.raw = false
 }
 
-// forget is called when somebody else may have changed the terminal.
-func (o *outer) forget() {
+// back is called when this process goes on. Whoever had the terminal meanwhile, a
+// shell after a SIGSTOP, may have changed it.
+func (o *outer) back() {
 	if o == nil {
 		return
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.raw = false
+	o.away, o.raw = o.closed, false
+	o.mu.Unlock()
+	o.enter()
 }
 
 // close leaves for good.
@@ -100,9 +100,9 @@ func (o *outer) close() {
 		return
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.closed = true
-	o.restore()
+	o.mu.Unlock()
+	o.leave()
 }
 
 // foreground tells whether the terminal is ours to change. A job in the

@@ -36,7 +36,6 @@ func (t *Terminal) take(sig syscall.Signal) {
 		raiseDefault(sig) // sbx stands still here
 		t.resume()
 	case unix.SIGCONT:
-		t.outer.forget() // a shell has made the terminal its own meanwhile (SIGSTOP)
 		t.resume()
 	default:
 		t.outer.leave()
@@ -45,7 +44,7 @@ func (t *Terminal) take(sig syscall.Signal) {
 }
 
 func (t *Terminal) resume() {
-	t.outer.enter()
+	t.outer.back()
 	t.resize()
 	t.repaint()
 }
