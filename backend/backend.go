@@ -55,6 +55,9 @@ type Command struct {
 	// UnsafeFiles lets Files hold what leads on to more than itself, such as a
 	// socket or a directory. The enforcement then says what that takes.
 	UnsafeFiles bool
+	// Terminal tells that the three are one terminal that is the worker's own: it
+	// gets a session of its own, with that as its controlling terminal.
+	Terminal bool
 	// OwnTree tells that this process has no other worker, so that every
 	// orphan that reaches it belongs to this one and may be ended with it.
 	OwnTree bool
@@ -116,7 +119,10 @@ func Describe(b Backend) Capability {
 	if !c.Usable {
 		return c
 	}
-	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/workspace", Cwd: "/workspace"})
+	p, err := policy.New(policy.Spec{
+		Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/workspace", Cwd: "/workspace",
+		Grants: []policy.Grant{{Path: "/dev/pts", Kind: policy.Tree, Access: policy.Read | policy.Write, Reason: "the presets grant it"}},
+	})
 	if err != nil {
 		return c
 	}

@@ -26,7 +26,7 @@ func Landlock() Dialect {
 			{"kernel.io_uring", []string{"ENOSYS"}, "seccomp"},
 			{"kernel.mount", []string{"EPERM"}, "seccomp"},
 			{"kernel.userns", []string{"EPERM", "ENOSYS"}, "seccomp"},
-			{"tty.inject", []string{"EPERM"}, "seccomp"},
+			{"tty.inject", []string{"EPERM", "EACCES"}, "seccomp or landlock"},
 		},
 		Texts: []string{
 			"permission denied",

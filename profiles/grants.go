@@ -97,6 +97,9 @@ func (r *resolver) grantProfile(p *profile, exp *expander) error {
 			continue
 		}
 		for _, expr := range rule.paths {
+			if trusted && r.ownTerminalOnly() && (expr == "/dev/ptmx" || expr == "/dev/pts") {
+				continue
+			}
 			made := 0
 			for _, at := range exp.expand(expr) {
 				ok, err := r.grantRule(p, rule, expr, at, source, trusted)
@@ -116,6 +119,13 @@ func (r *resolver) grantProfile(p *profile, exp *expander) error {
 		r.weakenProfile(p, r.spec.Grants[before:])
 	}
 	return nil
+}
+
+// ownTerminalOnly tells that no preset may open terminals. Landlock grants
+// /dev/pts as a whole or not at all, so that a worker that makes terminals also
+// reaches those of its user; to name the gap chooses that.
+func (r *resolver) ownTerminalOnly() bool {
+	return r.req.OwnTerminal && !r.req.AllowGap.Has(policy.TTYInject)
 }
 
 // weakenProfile says what a file that a person wrote opens.

@@ -49,6 +49,10 @@ type Request struct {
 	// PrivateTemp points TMPDIR and its like to the private temp in
 	// danger-full-access as well, where a limit on it is asked for.
 	PrivateTemp bool
+	// OwnTerminal tells that the worker gets a terminal of its own and is to reach
+	// no other: the presets' grant of all terminals is left out, unless AllowGap has
+	// tty.inject.
+	OwnTerminal bool
 	// NoProjectProfile skips the project's own file.
 	NoProjectProfile bool
 	// AdminDir is where the administrator's profiles are; empty means

@@ -246,6 +246,33 @@ func TestReadableHomeIsLoud(t *testing.T) {
 	}
 }
 
+// TestOwnTerminal: a worker with a terminal of its own is granted none in /dev/pts,
+// unless the caller accepts that by name. /dev/tty is its own.
+func TestOwnTerminal(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("about Linux' /dev/pts")
+	}
+	for _, tt := range []struct {
+		own  bool
+		gaps policy.EffectSet
+		want bool
+	}{{false, 0, true}, {true, 0, false}, {true, policy.SetOf(policy.NetUDP), false}, {true, policy.SetOf(policy.TTYInject), true}} {
+		for _, mode := range []policy.Mode{policy.ReadOnly, policy.WorkspaceWrite} {
+			w := newWorld(t)
+			w.req.Mode, w.req.OwnTerminal, w.req.AllowGap = mode, tt.own, tt.gaps
+			s, _ := w.ok()
+			for _, at := range []string{"/dev/pts/5", "/dev/ptmx"} {
+				if got := allows(t, s, at, policy.Read|policy.Write); got != tt.want {
+					t.Errorf("%s, %+v: %s is granted: %v", mode, tt, at, got)
+				}
+			}
+			if !allows(t, s, "/dev/tty", policy.Read|policy.Write|policy.Ioctl) {
+				t.Errorf("%s, %+v: /dev/tty is not granted", mode, tt)
+			}
+		}
+	}
+}
+
 func TestWritableScratch(t *testing.T) {
 	w := newWorld(t)
 	w.req.Writable = []string{"/tmp", "/dev/null"}

@@ -52,6 +52,9 @@ type Report struct {
 	Ran     bool                            `json:"ran"`
 	Level   backend.Level                   `json:"level,omitempty"`
 	Effects map[policy.Effect]backend.State `json:"effects,omitempty"`
+	// TTY tells that the command had a terminal of its own, and no descriptor of
+	// the caller's.
+	TTY bool `json:"tty,omitempty"`
 
 	Grants    []policy.Grant     `json:"grants,omitempty"`
 	Deny      []policy.Raw       `json:"deny,omitempty"`
@@ -204,6 +207,9 @@ func (r *Report) WriteText(w io.Writer) {
 		p("%s, %s, enforcement %s", r.Mode, backendName, r.Level)
 	} else {
 		p("%s, %s, the command did not run", r.Mode, backendName)
+	}
+	if r.TTY {
+		p("the command had a terminal of its own")
 	}
 	WriteEffects(w, r.Effects)
 	for _, weak := range r.Weakened {

@@ -43,6 +43,7 @@ func constructed(t *testing.T) map[string]*Report {
 			r.Outcome = backend.Outcome{Kind: backend.Signaled, Signal: 11, SignalName: "SIGSEGV", CoreDumped: true}
 		}),
 		"realtime-signal": ran(confined, func(r *Report) { r.Outcome = backend.Outcome{Kind: backend.Signaled, Signal: 40} }),
+		"terminal":        ran(confined, func(r *Report) { r.Outcome, r.TTY = backend.ExitedWith(0), true }),
 		"timed-out":       ran(confined, func(r *Report) { r.Outcome = backend.Outcome{Kind: backend.TimedOut} }),
 		"limit":           ran(confined, func(r *Report) { r.Outcome = backend.Outcome{Kind: backend.LimitHit, Which: "memory"} }),
 		"full-access": ran(testPolicy(t, func(s *policy.Spec) {

@@ -47,7 +47,7 @@ if [ "$(id -u)" = 0 ]; then
   mkdir "$check/src" && git archive HEAD 2>/dev/null | tar -x -C "$check/src" || cp -r . "$check/src"
   git diff --quiet HEAD -- 2>/dev/null || git ls-files -m -o --exclude-standard | tar -c -T - | tar -x -C "$check/src"
   chown -R $user "$check/src"
-  for pkg in backend/landlock internal/supervise internal/seccomp internal/launch internal/quota internal/run internal/scratch internal/stream capture profiles cmd/sbx; do
+  for pkg in backend/landlock internal/supervise internal/seccomp internal/launch internal/quota internal/run internal/scratch internal/stream capture profiles cmd/sbx cmd/sbx/internal/terminal; do
     name=${pkg//\//-}
     if ! go test -c -o "$check/$name.test" "./$pkg"; then failed+=("building $pkg"); continue; fi
     [ -e "$check/$name.test" ] || continue # no tests

@@ -165,6 +165,13 @@ type berth struct {
 // docs/launch-order.md; 5, 6 and 12 to 16 are in package launch.
 func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 	stdio := [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}
+	if u := pr.plan.user; u != nil && cmd.Terminal {
+		// As grantpt(3) does for whom it is called, or the worker could not open
+		// its terminal by name.
+		if err := cmd.Stdin.Chown(u.UID, -1); err != nil {
+			return nil, &backend.SetupError{Step: "terminal", Err: fmt.Errorf("giving the terminal to the worker's user: %w", err)}
+		}
+	}
 	// 1: descriptors are named by the caller and must not smuggle.
 	extra, err := stdioRules(stdio, pr.plan.policy.Net())
 	if err != nil {
@@ -182,8 +189,8 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 		return nil, err
 	}
 	proc, err := b.thread.Start(launch.Request{
-		Bounds: b.bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir, Stdio: stdio, Files: cmd.Files, OwnTree: cmd.OwnTree,
-		Quota: b.slot.quota(pr.plan.policy.Limits()),
+		Bounds: b.bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir,
+		Stdio: stdio, Files: cmd.Files, Terminal: cmd.Terminal, OwnTree: cmd.OwnTree, Quota: b.slot.quota(pr.plan.policy.Limits()),
 	})
 	if err != nil {
 		b.thread = nil // it is gone

@@ -65,7 +65,7 @@ func (p *Plan) states() map[policy.Effect]backend.State {
 		policy.KernelIOUring:   enforced("seccomp"),
 		policy.KernelMount:     enforced("landlock", "seccomp"),
 		policy.KernelUserns:    enforced("seccomp"),
-		policy.TTYInject:       partial(gapTerminals, "seccomp"),
+		policy.TTYInject:       p.stateTerminals(),
 		policy.TreeKill:        launch.TreeState(p.Facts.Groups, partial(gapTree, "subreaper")),
 	}
 	maps.Copy(states, launch.LimitStates(p.policy.Limits(), p.Facts.host()))
@@ -121,6 +121,18 @@ func (p *Plan) stateTruncate() backend.State {
 		return enforced("seccomp", "seccomp-notify")
 	}
 	return enforced("seccomp")
+}
+
+// stateTerminals: the filter closes the calls that type into a terminal, also into
+// the one that was handed in. What is open is a grant that leads to others.
+func (p *Plan) stateTerminals() backend.State {
+	const terminals = "/dev/pts"
+	for _, g := range p.policy.Grants() {
+		if g.Covers(terminals) || policy.Within(string(g.Path), terminals) {
+			return partial(gapTerminals, "seccomp")
+		}
+	}
+	return enforced("seccomp", "landlock")
 }
 
 func (p *Plan) stateProtected() backend.State {

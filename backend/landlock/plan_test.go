@@ -240,3 +240,32 @@ func TestConstantsAreTheKernels(t *testing.T) {
 		t.Error("a file right has no name")
 	}
 }
+
+// TestTerminalsByGrant: tty.inject is enforced where no grant leads to a terminal
+// of somebody else's, and nowhere else.
+func TestTerminalsByGrant(t *testing.T) {
+	for at, open := range map[string]bool{
+		"": false, "/dev/tty": false, "/dev/null": false, "/srv": false,
+		"/dev/pts": true, "/dev/pts/5": true, "/dev": true, "/": true,
+	} {
+		for abi := 1; abi <= MaxABI; abi++ {
+			p := planPolicy(t, func(s *policy.Spec) {
+				s.Grants = slices.DeleteFunc(s.Grants, func(g policy.Grant) bool { return g.Path == "/dev/pts" })
+				if at != "" && at != "/dev/null" {
+					s.Grants = append(s.Grants, policy.Grant{Path: policy.Raw(at), Kind: policy.Tree, Access: policy.Read, Reason: "test"})
+				}
+			})
+			plan, err := Compile(p, Facts{ABI: abi, Notify: true, Arch: "amd64"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := backend.Enforced
+			if open {
+				want = backend.Partial
+			}
+			if s := plan.Enforcement().State(policy.TTYInject); s.Status != want || open != slices.Contains(s.Gaps, gapTerminals) {
+				t.Errorf("ABI %d, a grant of %q: %+v", abi, at, s)
+			}
+		}
+	}
+}

@@ -113,6 +113,9 @@ func TestEnforcementIsDocumented(t *testing.T) {
 	}
 }
 
+// terminals is what the presets grant, and tty.inject is judged by.
+var terminals = []policy.Grant{{Path: "/dev/pts", Kind: policy.Tree, Access: policy.Read | policy.Write | policy.Ioctl, Reason: "terminals"}}
+
 // reportableGaps are the gaps of every plan that this backend can make.
 func reportableGaps(t *testing.T) map[string]bool {
 	t.Helper()
@@ -123,7 +126,7 @@ func reportableGaps(t *testing.T) map[string]bool {
 				{Mode: policy.WorkspaceWrite, Net: policy.NetNone}, {Mode: policy.WorkspaceWrite, Net: policy.NetHost},
 				{Mode: policy.ReadOnly, Net: policy.NetNone, ExecOnly: true},
 			} {
-				spec.Workspace, spec.Cwd = "/w", "/w"
+				spec.Workspace, spec.Cwd, spec.Grants = "/w", "/w", terminals
 				p, err := policy.New(spec)
 				if err != nil {
 					t.Fatal(err)
@@ -289,7 +292,7 @@ func TestKernelTable(t *testing.T) {
 
 func checkKernel(t *testing.T, abi int, unenforced, partial, filter string) {
 	t.Helper()
-	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/w", Cwd: "/w"})
+	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/w", Cwd: "/w", Grants: terminals})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +347,7 @@ func TestLinks(t *testing.T) {
 // on such a host prints today.
 func TestReadmeShowsTheReport(t *testing.T) {
 	text := readDoc(t, "README.md")
-	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/w", Cwd: "/w"})
+	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/w", Cwd: "/w", Grants: terminals})
 	if err != nil {
 		t.Fatal(err)
 	}

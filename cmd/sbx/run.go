@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"sandboxd/backend"
+	"sandboxd/cmd/sbx/internal/terminal"
 	"sandboxd/internal/run"
+	"sandboxd/internal/stream"
 	"sandboxd/policy"
 	"sandboxd/profiles"
 	"sandboxd/report"
@@ -26,6 +28,7 @@ type policyFlags struct {
 	readable, writable, deny, execs, envs []string
 	profiles, require, allowGap           []string
 	noProject                             bool
+	ownTerminal                           bool // of run alone
 }
 
 func (f *policyFlags) register(c *cobra.Command) {
@@ -102,7 +105,7 @@ func completions(c *cobra.Command) {
 func (f *policyFlags) request() (profiles.Request, error) {
 	req := profiles.Request{
 		Workspace: f.workspace, Cwd: f.cwd, Readable: f.readable, Writable: f.writable, Deny: f.deny, AllowExec: f.execs,
-		Env: f.envs, Profiles: f.profiles, Cache: f.cache, NoProjectProfile: f.noProject,
+		Env: f.envs, Profiles: f.profiles, Cache: f.cache, NoProjectProfile: f.noProject, OwnTerminal: f.ownTerminal,
 		HostEnv: os.Environ(), UID: os.Geteuid(), GID: os.Getegid(), Home: homeDir(),
 	}
 	req.Dir, _ = os.Getwd() // a directory that is gone leaves it empty; profiles refuses if it is needed
@@ -208,6 +211,7 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
   sbx run --mode read-only -- grep -r TODO .
   sbx run --report report.json -- npm test
   sbx run --require fs.protected -- ./untrusted.sh
+  sbx run --tty -- bash -i
   sbx run --dry-run -- true`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := flagsFromEnvironment(c); err != nil {
@@ -227,6 +231,7 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
 	fs.StringArrayVar(&f.passFD, "pass-fd", nil, "give the command descriptor `N[:M]` of the caller, as its M; repeatable")
 	fs.BoolVar(&f.passFDUnsafe, "pass-fd-unsafe", false, "let --pass-fd pass sockets, directories and what else leads on")
 	fs.BoolVar(&f.dieWithParent, "die-with-parent", false, "end the command when the process that started sbx has ended")
+	fs.BoolVarP(&f.ownTerminal, "tty", "t", false, "give the command a terminal of its own, out of reach of yours")
 	fs.BoolVar(&f.json, "json", false, "write the report as JSON to stdout; needs --stdout FILE, or --dry-run")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "run nothing: print the policy, the plan and what would be enforced")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print no warnings")
@@ -246,6 +251,10 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	}
 	if f.quiet && f.verbose {
 		return refuse("choose one", "--quiet and --verbose contradict each other")
+	}
+	if f.ownTerminal && (f.stdout != "" || f.stderr != "" || f.json && !f.dryRun) {
+		return refuse("redirect the standard output of sbx itself, and use --report FILE; or leave out --tty",
+			"--tty gives the command one terminal for all of its output, which --stdout, --stderr and --json cannot divide")
 	}
 	if f.json && !f.dryRun && f.stdout == "" {
 		return refuse("use --report FILE or --report fd:N, or send the command's output elsewhere with --stdout FILE",
@@ -310,6 +319,18 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 		signals.beforeWorker()
 		return err
 	}
+	var own *terminal.Terminal
+	defer func() { own.Close() }() // also if something panics
+	if f.ownTerminal {
+		opts.Terminal = func(cmd *backend.Command) (*stream.Tap, error) {
+			if own, err = terminal.Open(os.Stdin, os.Stdout, os.Stderr); err != nil {
+				return nil, &backend.SetupError{Step: "terminal", Err: err, Hint: "leave out --tty, or see whether this system has /dev/ptmx and /dev/pts"}
+			}
+			end := own.Output.Worker
+			cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Terminal = end, end, end, true
+			return own.Output, nil
+		}
+	}
 	parent := make(chan struct{})
 	if f.dieWithParent && keeper == nil { // a keeper's launcher hears of it from its keeper
 		if err := onParentsDeath(func() { close(parent) }); err != nil {
@@ -321,6 +342,9 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 	opts.Started = func(w backend.Worker) func() {
 		sweep.start()
 		guard.start()
+		if own != nil {
+			own.Start()
+		}
 		endWithKeeper(w)
 		if f.dieWithParent {
 			go func() {
@@ -328,12 +352,16 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 				w.Stop(opts.Policy.Limits().Grace)
 			}()
 		}
-		return signals.forwardTo(w, opts.Policy.Limits().Grace)
+		return signals.forwardTo(w, opts.Policy.Limits().Grace, own == nil)
 	}
 	hideFromWorker()
 	r, failure := run.Execute(opts)
 	if err := guard.end(); err != nil {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("nobody would have ended the command's processes had sbx been killed: %v", err))
+	}
+	own.Close() // before anything is told
+	if own == nil {
+		reclaimTerminal()
 	}
 	if failure != nil {
 		complain(f.errStream, failure.Line, failure.Hint)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
 	"sandboxd/report"
@@ -56,25 +57,27 @@ sleep 0.2; echo "count=$n."; exit 5`
 
 func TestSignalsArriveOnce(t *testing.T) {
 	needLandlock(t)
-	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2} {
-		t.Run(unix.SignalName(sig), func(t *testing.T) {
-			t.Parallel()
-			c := sbx(t, "run", "--", "sh", "-c", fmt.Sprintf(counting, strings.TrimPrefix(unix.SignalName(sig), "SIG")))
-			out := start(t, c)
-			out.waitFor(t, "ready")
-			for n := range 2 { // one after the other: equal signals do not queue
-				if err := c.Process.Signal(sig); err != nil {
-					t.Fatal(err)
+	for _, tty := range []string{"--tty=false", "--tty=true"} {
+		for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2} {
+			t.Run(unix.SignalName(sig)+tty, func(t *testing.T) {
+				t.Parallel()
+				c := sbx(t, "run", tty, "--", "sh", "-c", fmt.Sprintf(counting, strings.TrimPrefix(unix.SignalName(sig), "SIG")))
+				out := start(t, c)
+				out.waitFor(t, "ready")
+				for n := range 2 { // one after the other: equal signals do not queue
+					if err := c.Process.Signal(sig); err != nil {
+						t.Fatal(err)
+					}
+					out.waitFor(t, fmt.Sprintf("got=%d.", n+1))
 				}
-				out.waitFor(t, fmt.Sprintf("got=%d.", n+1))
-			}
-			time.Sleep(100 * time.Millisecond) // for one too many
-			stop(t, c)
-			out.waitFor(t, "count=2.")
-			if got := exitStatus(c.Wait()); got != 5 {
-				t.Errorf("status %d, want 5", got)
-			}
-		})
+				time.Sleep(100 * time.Millisecond) // for one too many
+				stop(t, c)
+				out.waitFor(t, "count=2.")
+				if got := exitStatus(c.Wait()); got != 5 {
+					t.Errorf("status %d, want 5", got)
+				}
+			})
+		}
 	}
 }
 
@@ -247,7 +250,7 @@ func (x *transcript) collect(r io.Reader) {
 // waitFor waits until the text holds want, and returns what came up to then.
 func (x *transcript) waitFor(t *testing.T, want string) string {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		x.mu.Lock()
 		text, end := x.text.String(), x.end
 		if i := strings.Index(text, want); i >= 0 {
@@ -279,28 +282,25 @@ func start(t *testing.T, c *exec.Cmd) *transcript {
 	return x
 }
 
-// terminal starts the command on a new terminal, of which it is the session's
-// leader, and returns the other end.
-func terminal(t *testing.T, c *exec.Cmd) (*os.File, *transcript) {
+// onTerminal starts the command on a new terminal, of which it is the session's
+// leader, and returns the other end. The variable CALLER has its name. prepare may
+// change the terminal and the command before.
+func onTerminal(t *testing.T, c *exec.Cmd, prepare ...func(worker *os.File)) (*os.File, *transcript) {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("needs a pseudo-terminal: %v", err)
-	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	master, worker, err := pty.Open()
 	if err == nil {
-		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+		err = pty.Setsize(worker, &pty.Winsize{Rows: 33, Cols: 77, X: 770, Y: 660})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("needs a pseudo-terminal: %v", err)
+	defer worker.Close()
+	c.Stdin, c.Stdout, c.Stderr = worker, worker, worker
+	for _, p := range prepare {
+		p(worker)
 	}
-	defer slave.Close()
-	c.Stdin, c.Stdout, c.Stderr = slave, slave, slave
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	c.Env = append(c.Env, "CALLER="+worker.Name())
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 1}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +323,7 @@ func TestKeyboardSignalsArriveOnce(t *testing.T) {
 	needLandlock(t)
 	for key, name := range map[string]string{"\x03": "INT", "\x1c": "QUIT"} {
 		c := sbx(t, "run", "--", "sh", "-c", fmt.Sprintf(counting, name))
-		master, out := terminal(t, c)
+		master, out := onTerminal(t, c)
 		out.waitFor(t, "ready")
 		for n := range 2 {
 			typeKeys(t, master, key)
@@ -342,10 +342,8 @@ func TestKeyboardSignalsArriveOnce(t *testing.T) {
 func TestTerminalIsTheCommands(t *testing.T) {
 	needLandlock(t)
 	c := sbx(t, "run", "--", "sh", "-c", `test -t 0 && test -t 1 && test -t 2 && : </dev/tty && stty size && echo name=$(tty).`)
-	master, out := terminal(t, c)
-	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 77}); err != nil {
-		t.Fatal(err)
-	}
+	_, out := onTerminal(t, c)
+	out.waitFor(t, "33 77")
 	out.waitFor(t, "name=/dev/pts/")
 	if got := exitStatus(c.Wait()); got != 0 {
 		t.Errorf("status %d", got)
@@ -361,7 +359,7 @@ func TestJobControl(t *testing.T) {
 	if p, err := exec.LookPath("bash"); err == nil {
 		c.Path = p
 	}
-	master, out := terminal(t, c)
+	master, out := onTerminal(t, c)
 	out.waitFor(t, "$ ")
 	typeKeys(t, master, "stty -echo\n")
 	out.waitFor(t, "$ ")
@@ -383,6 +381,20 @@ func TestJobControl(t *testing.T) {
 	typeKeys(t, master, "sbx run -- sh -c 'echo by''itself; exit 6' & wait $!; echo bg''=$?.\n")
 	out.waitFor(t, "byitself")
 	out.waitFor(t, "bg=6.")
+	// So does one with a terminal of its own, which leaves the caller's alone then.
+	typeKeys(t, master, "sbx run --tty -- sh -c 'echo on''itsown; exit 7' & wait $!; echo bg''=$?.\n")
+	out.waitFor(t, "onitsown")
+	out.waitFor(t, "bg=7.")
+	typeKeys(t, master, "sbx run --tty -- sh -c 'stty -a; echo be''gan; cat' &\n")
+	out.waitFor(t, " icanon ")
+	out.waitFor(t, " echo ")
+	out.waitFor(t, "began")
+	typeKeys(t, master, "fg\n")
+	eventually(t, "raw", func() bool { return isRaw(settings(t, master)) })
+	typeKeys(t, master, "to cat\r")
+	out.waitFor(t, "to cat\r\nto cat\r\n")
+	typeKeys(t, master, "\x04")
+	out.waitFor(t, "$ ")
 	typeKeys(t, master, "exit\n")
 	_ = c.Wait()
 }

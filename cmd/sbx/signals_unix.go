@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/signal"
 	"time"
@@ -40,6 +41,9 @@ func catchSignals() <-chan *signals {
 				signal.Notify(s.ch, sig)
 			}
 		}
+		// Asked for, so that a reader who is gone is an error (EPIPE) and does not
+		// end sbx before its worker (os/signal, "SIGPIPE").
+		signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 		done <- s
 	}()
 	return done
@@ -58,14 +62,15 @@ func (s *signals) beforeWorker() {
 // Ctrl-C and Ctrl-\ reach the whole foreground process group, the worker
 // included; passing them on as well would deliver them twice, which many
 // programs take for "stop at once". So while sbx stands in the foreground of
-// its terminal those two are left to the terminal.
+// its terminal those two are left to the terminal, if it is the worker's, too
+// (shared).
 //
 // The signals stay caught after stop: between the worker's end and its own a
 // Ctrl-C must not end sbx before it has cleaned up and written its report.
 //
 // SIGTERM asks the whole tree to end, and the command is killed when its grace is
 // over: whoever sends it wants an end. The others are the command's to judge.
-func (s *signals) forwardTo(w backend.Worker, grace time.Duration) (stop func()) {
+func (s *signals) forwardTo(w backend.Worker, grace time.Duration, shared bool) (stop func()) {
 	done := make(chan struct{})
 	pass := func(sig os.Signal) {
 		if sig == unix.SIGTERM {
@@ -81,7 +86,7 @@ func (s *signals) forwardTo(w backend.Worker, grace time.Duration) (stop func())
 		for {
 			select {
 			case sig := <-s.ch:
-				if (sig == unix.SIGINT || sig == unix.SIGQUIT) && inForeground() {
+				if (sig == unix.SIGINT || sig == unix.SIGQUIT) && shared && inForeground() {
 					continue
 				}
 				pass(sig)
@@ -96,11 +101,38 @@ func (s *signals) forwardTo(w backend.Worker, grace time.Duration) (stop func())
 // inForeground tells whether this process' group is the one that its
 // controlling terminal sends keyboard signals to.
 func inForeground() bool {
+	tty, group := foreground()
+	if tty != nil {
+		_ = tty.Close()
+	}
+	return group == unix.Getpgrp()
+}
+
+// foreground opens the controlling terminal and tells which group stands in its
+// foreground; nil and 0 if there is none.
+func foreground() (tty *os.File, group int) {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false
+		return nil, 0
+	}
+	if group, err = unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP); err != nil {
+		return tty, 0
+	}
+	return tty, group
+}
+
+// reclaimTerminal puts sbx back into the foreground if the worker had put a group
+// of its own there (an interactive shell does) and was killed before it could give
+// the terminal back. A caller that is a script could not use it otherwise.
+func reclaimTerminal() {
+	tty, group := foreground()
+	if tty == nil {
+		return
 	}
 	defer tty.Close()
-	pgrp, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
-	return err == nil && pgrp == unix.Getpgrp()
+	if group <= 1 || group == unix.Getpgrp() || !errors.Is(unix.Kill(-group, 0), unix.ESRCH) {
+		return
+	}
+	signal.Ignore(unix.SIGTTOU) // or it would stop us, in the background (tcsetpgrp(3))
+	_ = unix.IoctlSetPointerInt(int(tty.Fd()), unix.TIOCSPGRP, unix.Getpgrp())
 }

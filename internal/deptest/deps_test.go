@@ -42,6 +42,8 @@ var floors = map[string]int{
 	"internal/canary":  4,
 	"internal/deptest": 4,
 
+	"cmd/sbx/internal/terminal": 4,
+
 	"cmd/sbx":          5,
 	"bench":            5,
 	"test/skipcheck":   0,

@@ -30,8 +30,8 @@ type Request struct {
 	// Stdio are the child's descriptors 0, 1 and 2, and with Files its only ones.
 	Stdio [3]*os.File
 	Files []backend.File
-	// OwnTree: see backend.Command.
-	OwnTree bool
+	// Terminal and OwnTree: see backend.Command.
+	Terminal, OwnTree bool
 	// Bounds are the worker's cgroup and limits, to be discarded after Wait. Nil
 	// stands for none.
 	Bounds *Bounds
@@ -197,7 +197,7 @@ func (r Request) child() (*sys.Child, error) {
 	if len(r.Argv) == 0 || r.Path == "" || r.Dir == nil {
 		return nil, &backend.SetupError{Step: "request", Err: errors.New("incomplete request")}
 	}
-	c := &sys.Child{Path: r.Path, Argv: r.Argv, Env: r.Env, Limits: startLimit(r.Bounds.rlimits()), Cgroup: -1}
+	c := &sys.Child{Path: r.Path, Argv: r.Argv, Env: r.Env, Limits: startLimit(r.Bounds.rlimits()), Cgroup: -1, Terminal: r.Terminal}
 	for i, f := range r.Stdio {
 		if f == nil {
 			return nil, &backend.SetupError{Step: "request", Err: fmt.Errorf("descriptor %d is not set", i)}
@@ -235,6 +235,10 @@ func (p *Process) spawn(r Request, c *sys.Child) error {
 		// Refused where there is a tracer already, and by Yama (ptrace(2)).
 		return &backend.SetupError{Step: "limits", Err: fmt.Errorf("holding the process until it is in its cgroup: %w", failed),
 			Hint: "do not run it under a tracer such as strace"}
+	case failed.Step == sys.StepTerminal && failed.Errno == unix.EPERM:
+		// A terminal is one session's (ioctl_tty(2)), and any process that may open
+		// this one may have been quicker.
+		return &backend.SetupError{Step: "terminal", Err: failed, Hint: "another process of this user took the new terminal: run again"}
 	case failed.Step == sys.StepFork && (failed.Errno == unix.EAGAIN || failed.Errno == unix.ENOMEM):
 		return &backend.SetupError{Step: "fork", Err: failed.Errno, Hint: "a process or memory limit of the caller was reached"}
 	case failed.Step == sys.StepFork:

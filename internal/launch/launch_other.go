@@ -16,15 +16,16 @@ import (
 
 // Request is one launch.
 type Request struct {
-	Path    string
-	Argv    []string
-	Env     []string
-	Dir     *os.File
-	Stdio   [3]*os.File
-	Files   []backend.File
-	OwnTree bool
-	Bounds  *Bounds
-	Quota   *Quota
+	Path     string
+	Argv     []string
+	Env      []string
+	Dir      *os.File
+	Stdio    [3]*os.File
+	Files    []backend.File
+	Terminal bool
+	OwnTree  bool
+	Bounds   *Bounds
+	Quota    *Quota
 }
 
 // Process is a started child.
@@ -36,7 +37,8 @@ func Start(r Request) (*Process, error) {
 	if env == nil {
 		env = []string{}
 	}
-	p, err := os.StartProcess(r.Path, r.Argv, &os.ProcAttr{Dir: r.Dir.Name(), Env: env, Files: r.Stdio[:]})
+	p, err := os.StartProcess(r.Path, r.Argv, &os.ProcAttr{Dir: r.Dir.Name(), Env: env, Files: r.Stdio[:],
+		Sys: &syscall.SysProcAttr{Setsid: r.Terminal, Setctty: r.Terminal}})
 	if err != nil {
 		var errno syscall.Errno
 		if errors.As(err, &errno) {

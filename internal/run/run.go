@@ -40,6 +40,9 @@ type Options struct {
 	// BeforeStart is called when nothing stands against the launch any more, to
 	// do what must not happen for a launch that is refused.
 	BeforeStart func(*backend.Command, backend.Enforcement) error
+	// Terminal, if it is set, gives the command a terminal of its own. It is called
+	// right after BeforeStart and returns what copies the terminal's output.
+	Terminal func(*backend.Command) (*stream.Tap, error)
 	// Started is called once the worker runs, to forward signals to it. The
 	// returned function is called when it has ended.
 	Started func(backend.Worker) (stop func())
@@ -111,14 +114,17 @@ func execute(o Options, r *report.Report) error {
 			}()
 		}
 	}
-	for _, t := range taps {
-		_ = t.Worker.Close() // the worker has its own
-	}
 	if err != nil {
+		for _, t := range taps {
+			t.Discard()
+		}
 		return err
 	}
+	for _, t := range taps {
+		t.Launched()
+	}
 	watched := watch(w, o.Policy.Limits(), taps)
-	r.Ran = true
+	r.Ran, r.TTY = true, o.Terminal != nil
 	if o.Started != nil {
 		defer o.Started(watched)()
 	}
@@ -138,6 +144,13 @@ func (o Options) beforeStart(cmd *backend.Command, e backend.Enforcement, taps *
 		if err := o.BeforeStart(cmd, e); err != nil {
 			return err
 		}
+	}
+	if o.Terminal != nil {
+		t, err := o.Terminal(cmd)
+		if err == nil {
+			*taps = []*stream.Tap{t}
+		}
+		return err
 	}
 	*taps, err = tapOutputs(cmd, o.Policy.Limits())
 	return err
@@ -258,7 +271,7 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 	}
 	d.proc, err = launch.Start(launch.Request{
 		Path: cmd.Path, Argv: cmd.Argv, Env: env, Dir: cmd.Dir,
-		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, Files: cmd.Files, OwnTree: cmd.OwnTree, Bounds: d.bounds, Quota: limit,
+		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, Files: cmd.Files, Terminal: cmd.Terminal, OwnTree: cmd.OwnTree, Bounds: d.bounds, Quota: limit,
 	})
 	if err != nil {
 		err = errors.Join(err, d.bounds.Discard())

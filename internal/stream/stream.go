@@ -17,17 +17,17 @@ import (
 // Tap copies what a worker writes, as it comes, unchanged. It holds one buffer,
 // whatever the worker writes and however slowly it is read.
 type Tap struct {
-	// Worker is the end that the worker gets. The caller closes it once the
-	// worker has it.
-	Worker *os.File
-	from   *os.File
-	to     io.Writer
-	bytes  atomic.Int64
-	last   atomic.Int64 // when the last byte came or was taken, Unix nanoseconds
-	taking atomic.Bool  // the reader is being waited for
-	until  atomic.Int64 // what is more than that is not the tree's; 0 is no bound
-	done   chan struct{}
-	err    error // what ended the copy early; set when done is closed
+	// Worker is the end that the worker gets.
+	Worker   *os.File
+	terminal bool // Worker is a terminal's end, and stays open until Drain
+	from     *os.File
+	to       io.Writer
+	bytes    atomic.Int64
+	last     atomic.Int64 // when the last byte came or was taken, Unix nanoseconds
+	taking   atomic.Bool  // the reader is being waited for
+	until    atomic.Int64 // what is more than that is not the tree's; 0 is no bound
+	done     chan struct{}
+	err      error // what ended the copy early; set when done is closed
 }
 
 // What Drain says of output that is not all there.
@@ -45,22 +45,47 @@ const (
 	bufferSize  = 64 << 10
 )
 
-// NewTap starts to copy to a writer.
+// NewTap starts to copy what comes through a new pipe to a writer.
 func NewTap(to io.Writer) (*Tap, error) {
 	from, worker, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	t := &Tap{Worker: worker, from: from, to: to, done: make(chan struct{})}
+	return start(&Tap{Worker: worker, from: from, to: to}), nil
+}
+
+// NewTerminalTap starts to copy what comes through a pseudo-terminal, and takes
+// both of its ends: the master, which must be non-blocking, is closed with the
+// copy's end, and the worker sees a terminal that hangs up then. The worker's end
+// is held here as well until Drain: the kernel takes a terminal from its session
+// when the last descriptor of it is closed, which a worker may do that opens it
+// again later.
+func NewTerminalTap(master, worker *os.File, to io.Writer) *Tap {
+	return start(&Tap{Worker: worker, terminal: true, from: master, to: to})
+}
+
+func start(t *Tap) *Tap {
+	t.done = make(chan struct{})
 	t.last.Store(time.Now().UnixNano())
 	go t.copy()
-	return t, nil
+	return t
 }
+
+// Launched is called once the worker has its end.
+func (t *Tap) Launched() {
+	if !t.terminal {
+		_ = t.Worker.Close()
+	}
+}
+
+// Discard ends a tap whose worker was not launched.
+func (t *Tap) Discard() { _ = t.Worker.Close() }
 
 func (t *Tap) copy() {
 	defer close(t.done)
 	// A reader that is gone: the worker's next write fails as it would without
-	// us (EPIPE, SIGPIPE), for ours is the only reading end.
+	// us (EPIPE, SIGPIPE), for ours is the only reading end. From a terminal it
+	// gets a SIGHUP.
 	defer t.from.Close()
 	buf := make([]byte, firstBuffer)
 	for read := t.from.Read; ; {
@@ -83,7 +108,8 @@ func (t *Tap) copy() {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			read = t.readNow // what is in the pipe is the worker's yet
 		default:
-			if !errors.Is(err, io.EOF) {
+			// EIO is how Linux tells a master that all other ends are closed.
+			if !errors.Is(err, io.EOF) && !(t.terminal && errors.Is(err, syscall.EIO)) {
 				t.err = err
 			}
 			return
@@ -179,6 +205,9 @@ func (t *Tap) Last() time.Time {
 // grace, nor by writing, and gives ErrHeld. Other errors are why output was
 // lost; a reader that went away is none. Drain may be called again.
 func (t *Tap) Drain(grace time.Duration, hurry <-chan struct{}) error {
+	if t.terminal {
+		_ = t.Worker.Close()
+	}
 	// All that the tree wrote is in the pipe by now, or in the buffer.
 	var inPipe int
 	_ = t.control(func(fd int) { inPipe, _ = unix.IoctlGetInt(fd, fionread) }) // fails once it is closed
