@@ -190,7 +190,7 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 	}
 	proc, err := b.thread.Start(launch.Request{
 		Bounds: b.bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir,
-		Stdio: stdio, Files: cmd.Files, Terminal: cmd.Terminal, OwnTree: cmd.OwnTree, Quota: b.slot.quota(pr.plan.policy.Limits()),
+		Stdio: stdio, Files: cmd.Files, Terminal: cmd.Terminal, OwnTree: cmd.OwnTree, Scoped: pr.plan.endsByScope(), Quota: b.slot.quota(pr.plan.policy.Limits()),
 	})
 	if err != nil {
 		b.thread = nil // it is gone
@@ -539,6 +539,9 @@ func (w *worker) Wait() backend.Result {
 // enforcement is the plan's, corrected by what this launch turned out to be.
 func (w *worker) enforcement(survivors []int) backend.Enforcement {
 	e := w.pr.plan.Enforcement().WithDescriptors(w.given)
+	if w.pr.plan.endsByScope() && !w.proc.Scoped() {
+		e = e.With(policy.TreeKill, partial(gapTree, "subreaper"))
+	}
 	switch {
 	case len(survivors) > 0:
 		e = e.With(policy.TreeKill, unenforced(fmt.Sprintf("%d processes of the tree survived", len(survivors))))

@@ -1,6 +1,7 @@
 package landlock
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,6 +39,22 @@ var bounds = []bound{
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n))
 			if err == nil && !strings.Contains(string(stat), ") Z ") { // whoever reaps it may be slow
 				return fmt.Errorf("process %d lives on", n)
+			}
+			return nil
+		},
+	},
+	{
+		// Each process starts the next and ends.
+		effect: policy.TreeKill,
+		script: "c() { : >beat; c & }; c; while ! [ -e beat ]; do sleep 0.01; done; sleep 0.1",
+		breach: func(ws string) error {
+			beat := filepath.Join(ws, "beat")
+			if err := os.Remove(beat); err != nil {
+				return err
+			}
+			time.Sleep(100 * time.Millisecond)
+			if _, err := os.Stat(beat); err == nil {
+				return errors.New("processes go on starting each other")
 			}
 			return nil
 		},

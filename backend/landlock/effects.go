@@ -3,6 +3,8 @@ package landlock
 import (
 	"maps"
 
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+
 	"sandboxd/backend"
 	"sandboxd/internal/launch"
 	"sandboxd/internal/seccomp"
@@ -66,7 +68,7 @@ func (p *Plan) states() map[policy.Effect]backend.State {
 		policy.KernelMount:     enforced("landlock", "seccomp"),
 		policy.KernelUserns:    enforced("seccomp"),
 		policy.TTYInject:       p.stateTerminals(),
-		policy.TreeKill:        launch.TreeState(p.Facts.Groups, partial(gapTree, "subreaper")),
+		policy.TreeKill:        p.stateTree(),
 	}
 	maps.Copy(states, launch.LimitStates(p.policy.Limits(), p.Facts.host()))
 	requested := p.policy.Requested()
@@ -76,6 +78,19 @@ func (p *Plan) states() map[policy.Effect]backend.State {
 		}
 	}
 	return states
+}
+
+// stateTree: a cgroup ends the tree whatever it does; where none can be had, the
+// thread that made the worker signals all that its domain lets it.
+func (p *Plan) stateTree() backend.State {
+	if p.endsByScope() {
+		return enforced("landlock")
+	}
+	return launch.TreeState(p.Facts.Groups, partial(gapTree, "subreaper"))
+}
+
+func (p *Plan) endsByScope() bool {
+	return p.Scoped&ll.ScopeSignal != 0 && (p.Facts.Groups == nil || !p.Facts.Groups.Kill.Can())
 }
 
 func (p *Plan) since(abi int, then, before backend.State) backend.State {

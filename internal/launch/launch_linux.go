@@ -35,6 +35,9 @@ type Request struct {
 	// Bounds are the worker's cgroup and limits, to be discarded after Wait. Nil
 	// stands for none.
 	Bounds *Bounds
+	// Scoped tells that the thread's domain lets it signal its own worker's
+	// processes and no others: they are ended by that.
+	Scoped bool
 	// Quota is the limit on its private directories, nil for none; Wait ends it.
 	Quota *Quota
 }
@@ -53,6 +56,7 @@ type Process struct {
 	cause    string      // who stopped it
 	used     usage
 	bounds   *Bounds
+	scoped   bool
 	quota    *quotaWatch
 	warnings []string
 	total    *backend.Usage
@@ -145,7 +149,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 		p.tree = newTree()
 	}
 	child.Token = t.token
-	p.bounds = r.Bounds
+	p.bounds, p.scoped = r.Bounds, r.Scoped
 	p.watchQuota(r.Quota)
 	started := make(chan error, 1)
 	t.calls <- func() {
@@ -301,9 +305,10 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 		_ = unix.Close(p.pidfd)
 	}
 	p.mu.Unlock()
-	close(p.onThread) // the launch thread may go
 	// 16: the rest of the tree.
 	p.bounds.kill()
+	p.killScope()
+	close(p.onThread) // the launch thread may go
 	var survivors []int
 	if p.tree != nil {
 		survivors = p.tree.end()
@@ -321,6 +326,23 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	p.endQuota(&outcome)
 	return outcome, append(survivors, left...)
 }
+
+// killScope ends all that the launch thread may signal, which is in its Landlock
+// domain: every process of the tree, whatever session it is in. No fork escapes:
+// kill(2) of -1 goes through all processes under a lock that a fork has to take,
+// and a fork fails if its process is about to be killed (copy_process).
+func (p *Process) killScope() {
+	if !p.scoped {
+		return
+	}
+	done := make(chan bool)
+	p.onThread <- func() { done <- sys.KillScope() }
+	p.scoped = <-done
+}
+
+// Scoped tells, after Wait, whether the tree was ended by what its domain let the
+// launch thread signal.
+func (p *Process) Scoped() bool { return p.scoped }
 
 // Warnings are what Wait found beside the outcome.
 func (p *Process) Warnings() []string { return p.warnings }

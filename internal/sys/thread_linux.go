@@ -168,6 +168,19 @@ func SetIDs(uid, gid int, groups []int) error {
 	return nil
 }
 
+// KillScope sends SIGKILL to every process that the thread may signal, but for its
+// own (kill(2), -1). A precondition of life and death: the thread is in a Landlock
+// domain that scopes signals (landlock(7), LANDLOCK_SCOPE_SIGNAL), so that these are
+// the domain's. As a proof the parent of this process is tried first, which is not
+// in it; if it could be signalled, nothing is done, and the answer is false.
+func KillScope() bool {
+	if unix.Kill(os.Getppid(), 0) == nil {
+		return false
+	}
+	_ = unix.Kill(-1, unix.SIGKILL) // ESRCH: there is none
+	return true
+}
+
 // DeniesOpen tells whether open(path, O_RDONLY|O_DIRECTORY) fails with EACCES
 // on this thread: the canary that a Landlock domain is really in force.
 // path must end in NUL and hold no other, so that no allocation is needed.
