@@ -54,7 +54,7 @@ func (g *guarding) begin() error {
 	defer r.Close()
 	cmd := &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{guardName}, Dir: "/", Stdin: r,
-		Env:         []string{"HOME=" + os.Getenv("HOME"), "XDG_RUNTIME_DIR=" + os.Getenv("XDG_RUNTIME_DIR")}, // for scratch.StateDir
+		Env:         stateEnv(),
 		SysProcAttr: &unix.SysProcAttr{Setsid: true},
 	}
 	err = launch.StartHelper(func() (int, error) {
@@ -93,6 +93,16 @@ func (g *guarding) end() error {
 // guardTime bounds how long a guard tries to remove what its launcher left. What
 // it cannot remove the next launch finds.
 const guardTime = 10 * time.Second
+
+// stateEnv is what [scratch.StateDir] goes by.
+func stateEnv() (env []string) {
+	for _, name := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
 
 func isGuard() bool { return os.Args[0] == guardName }
 

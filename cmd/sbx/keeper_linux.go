@@ -73,7 +73,7 @@ func keepFor(dieWithParent bool) error {
 	defer w.Close() // open as long as this process is there
 	go func() {
 		for sig := range signals {
-			if (sig == unix.SIGINT || sig == unix.SIGQUIT) && inForeground() {
+			if (sig == unix.SIGINT || sig == unix.SIGQUIT || sig == unix.SIGTSTP) && inForeground() {
 				continue // it had it from the terminal
 			}
 			k.Signal(sig)

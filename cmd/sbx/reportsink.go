@@ -121,7 +121,7 @@ func direct(f *os.File, spec string, p policy.Policy, passed []backend.File) (*r
 }
 
 func mixed(spec string) error {
-	return refuse("use --report FILE or another descriptor", "--report %s is the command's own own descriptor", spec)
+	return refuse("use --report FILE or another descriptor", "--report %s is the command's own descriptor", spec)
 }
 
 // isCommands tells whether a file is one of the command's descriptors. The

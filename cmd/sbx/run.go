@@ -14,6 +14,7 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/cmd/sbx/internal/terminal"
+	"sandboxd/internal/cgroup"
 	"sandboxd/internal/run"
 	"sandboxd/internal/stream"
 	"sandboxd/policy"
@@ -269,9 +270,12 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	}
 	var caught <-chan *signals
 	if !f.dryRun {
-		groups, done, err := keep(f.dieWithParent)
-		if done {
-			return err
+		var groups *cgroup.Host
+		if !f.ownTerminal { // which is given back by the process that gets the signals
+			var done bool
+			if groups, done, err = keep(f.dieWithParent); done {
+				return err
+			}
 		}
 		limitThreads()
 		caught = catchSignals()

@@ -171,7 +171,8 @@ func (b *Bounds) Discard() error {
 }
 
 // end ends what is left in the group, and tells what it used.
-func (b *Bounds) end(u *backend.Usage, o *backend.Outcome) (survivors []int, warnings []string) {
+// killed tells that the worker's SIGKILL was the launcher's.
+func (b *Bounds) end(u *backend.Usage, o *backend.Outcome, killed bool) (survivors []int, warnings []string) {
 	if b == nil || b.group == nil {
 		return nil, nil
 	}
@@ -181,7 +182,9 @@ func (b *Bounds) end(u *backend.Usage, o *backend.Outcome) (survivors []int, war
 	}
 	used := b.group.Usage()
 	b.fill(u, used)
-	*o = b.outcome(*o, used)
+	if !killed {
+		*o = b.outcome(*o, used)
+	}
 	return survivors, append(warnings, b.warnings(*o, used)...)
 }
 

@@ -70,6 +70,9 @@ func kindOf(fd int) (backend.DescriptorKind, error) {
 	case unix.S_IFDIR:
 		return backend.DescriptorDirectory, nil
 	case unix.S_IFCHR:
+		if _, err := unix.IoctlGetUint32(fd, unix.TIOCGPTN); err == nil {
+			return backend.DescriptorOther, nil // a master: what is written there somebody else reads as typed
+		}
 		if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
 			return backend.DescriptorTerminal, nil
 		}

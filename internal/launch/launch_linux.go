@@ -57,6 +57,7 @@ type Process struct {
 	used     usage
 	bounds   *Bounds
 	scoped   bool
+	killed   atomic.Bool // by Stop: a SIGKILL that is nobody else's
 	quota    *quotaWatch
 	warnings []string
 	total    *backend.Usage
@@ -321,7 +322,7 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 		outcome = backend.Outcome{Kind: backend.SetupFailed, Step: "wait", Reason: err.Error()}
 	}
 	p.total = p.used.total()
-	left, warnings := p.bounds.end(p.total, &outcome)
+	left, warnings := p.bounds.end(p.total, &outcome, p.killed.Load())
 	p.warnings = warnings
 	p.endQuota(&outcome)
 	return outcome, append(survivors, left...)

@@ -40,6 +40,9 @@ func (p *Process) stop(grace time.Duration) bool {
 
 func (p *Process) kill() bool {
 	alive := !p.ended()
+	if alive {
+		p.killed.Store(true)
+	}
 	_ = p.Signal(unix.SIGKILL)
 	return alive
 }
