@@ -150,6 +150,7 @@ func (c *Child) Start() (pid, pidfd int, err error) {
 	spawning = s
 	child, errno := s.fork(c.Cgroup >= 0)
 	runtimeAfterFork()
+	runtime.KeepAlive(spawning)
 	spawning = nil
 	syscall.ForkLock.Unlock()
 	runtime.KeepAlive(c)
