@@ -158,12 +158,12 @@ func work(what string, args []string) {
 			}
 		}
 		pause()
-	case "spin": // for so many milliseconds of the clock
-		used := func() time.Duration {
-			var r unix.Rusage
-			_ = unix.Getrusage(unix.RUSAGE_SELF, &r)
-			return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	case "use": // so many milliseconds of CPU time
+		for used() < time.Duration(number(0))*time.Millisecond {
 		}
+		fmt.Println("used")
+		wait()
+	case "spin": // for so many milliseconds of the clock
 		begin, before := time.Now(), used()
 		for time.Since(begin) < time.Duration(number(0))*time.Millisecond {
 		}
@@ -190,6 +190,13 @@ func work(what string, args []string) {
 	default:
 		panic(what)
 	}
+}
+
+// used is this process' CPU time.
+func used() time.Duration {
+	var r unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &r)
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 // wait waits for the parent to close the worker's input.

@@ -172,6 +172,10 @@ func TestCPULimit(t *testing.T) {
 	}
 	g := group(t, h, Limits{CPUs: 0.05})
 	limited, free := spin(g), spin(nil)
+	// A busy host may give no process more than the limit for a while.
+	for end := time.Now().Add(time.Minute); free < 2*limited && time.Now().Before(end); {
+		limited, free = max(limited, spin(g)), spin(nil)
+	}
 	t.Logf("0.05 CPUs: %d per mille; without a group: %d", limited, free)
 	if limited > 90 || free < 2*limited {
 		t.Errorf("0.05 CPUs: %d per mille; without a group: %d", limited, free)
@@ -199,7 +203,7 @@ func TestUsage(t *testing.T) {
 	h := probe(t)
 	need(t, "kill", h.Kill)
 	g := group(t, h, Limits{})
-	w := start(t, g, "spin", "300")
+	w := start(t, g, "use", "50")
 	w.line(t)
 	w.in.Close()
 	w.signal()
