@@ -9,12 +9,12 @@ SBX_NAME   ?= sbx
 export CGO_ENABLED ?= 0
 export GOFLAGS     ?= -trimpath
 
-.PHONY: all build try install test test-unit test-race test-mutation test-gen test-tools test-kernels test-kernels-vagrant lint cross bench generate clean deps
+.PHONY: all build try install install-units test test-unit test-race test-mutation test-gen test-tools test-kernels test-kernels-arm64 test-kernels-vagrant lint cross bench generate clean deps
 
 all: build
 
 build:
-	$(GO) build -ldflags '$(LDFLAGS)' -o bin/sbx ./cmd/sbx
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sbx ./cmd/sandboxd
 
 # The main job: an untrusted command, confined, and the report of it.
 try: build
@@ -24,6 +24,15 @@ try: build
 
 install: build
 	install -D -m 755 bin/sbx $(DESTDIR)$(PREFIX)/bin/$(SBX_NAME)
+	install -D -m 755 bin/sandboxd $(DESTDIR)$(PREFIX)/bin/sandboxd
+
+# The units of systemd, for every user and for the system, which starts none of them.
+UNITS ?= /usr/local/lib
+install-units:
+	@set -e; for f in user/sandboxd.socket user/sandboxd.service system/sandboxd.socket system/sandboxd.service; do \
+	  mkdir -p $(DESTDIR)$(UNITS)/systemd/$${f%/*}; \
+	  sed 's|/usr/local/bin/|$(PREFIX)/bin/|' contrib/systemd/$$f >$(DESTDIR)$(UNITS)/systemd/$$f; done
+	install -D -m 644 contrib/systemd/system/sysusers.conf $(DESTDIR)$(UNITS)/sysusers.d/sandboxd.conf
 
 # Installs what tests need, on Debian and Ubuntu, when run by root; else names it.
 deps:
@@ -54,6 +63,11 @@ test-kernels:
 	@test/deps.sh kernels
 	$(GO) run ./test/kernels $(if $(KERNELS_CACHE),--cache $(KERNELS_CACHE)) $(KERNELS_FLAGS) --doc docs/kernel-support.md
 
+# The machines of arm64, which the whole set leaves out: it takes long enough.
+test-kernels-arm64:
+	@test/deps.sh kernels arm64
+	$(GO) run ./test/kernels $(if $(KERNELS_CACHE),--cache $(KERNELS_CACHE)) --set arm64 --limit 900 --doc docs/kernel-support.md
+
 # The same tests in the machines of the Vagrantfile.
 test-kernels-vagrant:
 	test/vm/vagrant.sh
@@ -74,6 +88,7 @@ lint:
 cross:
 	@for t in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64; do \
 	  echo "build $$t"; CGO_ENABLED=0 GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build -o /dev/null ./cmd/sbx || exit 1; \
+	  CGO_ENABLED=0 GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build -o /dev/null ./cmd/sandboxd || exit 1; \
 	  CGO_ENABLED=0 GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build ./... || exit 1; done
 
 bench: build

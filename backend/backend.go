@@ -61,7 +61,15 @@ type Command struct {
 	// OwnTree tells that this process has no other worker, so that every
 	// orphan that reaches it belongs to this one and may be ended with it.
 	OwnTree bool
+	// Begin, if it is set, is called once all that the launch takes is made and nothing
+	// is left but to start the worker, which an error keeps from being started. It is
+	// for what has to be over by then and can go on meanwhile. Only a [Beginner] knows it.
+	Begin func() error
 }
+
+// Beginner is a backend that calls [Command].Begin. For all others it has to be over
+// before Start.
+type Beginner interface{ Begins() bool }
 
 // Worker is a launched process tree.
 type Worker interface {

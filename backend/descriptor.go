@@ -21,7 +21,7 @@ type DescriptorKind string
 // The kinds. Those up to DescriptorDevice hold what the descriptor itself can do
 // and no more; the others lead on.
 const (
-	DescriptorFile     DescriptorKind = "file" // regular, or in memory
+	DescriptorFile     DescriptorKind = "file" // regular, of a file system that holds files, or in memory
 	DescriptorPipe     DescriptorKind = "pipe"
 	DescriptorTerminal DescriptorKind = "terminal"
 	DescriptorDevice   DescriptorKind = "device" // null, zero, full, random, urandom
@@ -29,7 +29,7 @@ const (
 	DescriptorUnix      DescriptorKind = "unix socket"
 	DescriptorSocket    DescriptorKind = "network socket"
 	DescriptorDirectory DescriptorKind = "directory"
-	DescriptorOther     DescriptorKind = "other" // O_PATH handles, other devices, pidfds, namespaces, ...
+	DescriptorOther     DescriptorKind = "other" // O_PATH handles, other devices, pidfds, namespaces, message queues, /proc, what is not known, ...
 )
 
 // Safe tells whether such a descriptor may be passed without a word.

@@ -23,6 +23,9 @@ import (
 )
 
 func main() {
+	if status, is := role(); is {
+		os.Exit(status)
+	}
 	sbx := flag.String("sbx", "bin/sbx", "the sbx to measure")
 	n := flag.Int("n", 500, "launches per median")
 	many := flag.Int("many", 10000, "launches of the leak check; 0 leaves it out")
@@ -45,6 +48,10 @@ func main() {
 		{"library", b.library},
 		// Before the peers: their orphans come to this process, a subreaper.
 		{"leaks", func() error { return b.leaks(*many) }},
+		{"floor", b.floor},
+		{"daemon trip", b.daemonTrip},
+		{"daemon clients", b.daemonClients},
+		{"daemon live", b.daemonLive},
 		{"process", b.process},
 		{"groups", b.groups},
 		{"tree", b.tree},
@@ -150,10 +157,14 @@ func rounds(n int, fs ...func() error) ([]time.Duration, error) {
 	}
 	medians := make([]time.Duration, len(fs))
 	for j := range times {
-		slices.Sort(times[j])
-		medians[j] = times[j][len(times[j])/2]
+		medians[j] = median(times[j])
 	}
 	return medians, nil
+}
+
+func median(times []time.Duration) time.Duration {
+	slices.Sort(times)
+	return times[len(times)/2]
 }
 
 func say(name string, ours, peer time.Duration, peerName string, budget float64) {

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -21,6 +22,9 @@ type Weakening struct {
 type Spec struct {
 	Mode Mode
 	Net  Net
+	// NetAllow are the hosts that may be reached, with [NetProxy], as package
+	// internal/proxy has them: HOST[:PORTS]. Empty is none.
+	NetAllow []string
 	// Workspace is the real path of the tree that the work is about. Empty
 	// only in FullAccess.
 	Workspace string
@@ -29,12 +33,19 @@ type Spec struct {
 	// Grants are all paths that the worker may touch, the workspace's and the
 	// private temp's excluded from nothing: what is not here is not granted.
 	Grants []Grant
+	// Links are symbolic links on the way to what is granted. They grant nothing: a
+	// worker with a tree of its own gets them, so that paths lead where they do outside.
+	Links []Link
 	// Deny are clean absolute paths that must not be reachable although a
 	// grant covers them. A backend that cannot carve them out refuses.
 	Deny []string
 	// Protected are paths (absolute, or relative to every repository root) that
 	// stay unwritable inside a writable workspace.
 	Protected []string
+	// Guarded are the places of those names, as they were found, and what holds
+	// them; Unguarded are those that could not be, in words.
+	Guarded   []Guarded
+	Unguarded []string
 	// Env is the whole environment of the worker, "K=V". Nil and empty are the
 	// same: nothing.
 	Env []string
@@ -68,6 +79,12 @@ type TempVar struct {
 	Sub string `json:"sub"`
 }
 
+// Link is a symbolic link: its own real path, and what it says.
+type Link struct {
+	Path   Raw `json:"path"`
+	Target Raw `json:"target"`
+}
+
 // Policy is what one worker may touch, resolved to real paths. It is
 // immutable: accessors return copies. The zero value is not a policy; backends
 // refuse it.
@@ -80,6 +97,9 @@ func New(s Spec) (Policy, error) {
 	}
 	if !s.Net.Valid() {
 		return Policy{}, fmt.Errorf("network is unset")
+	}
+	if len(s.NetAllow) > 0 && s.Net != NetProxy {
+		return Policy{}, fmt.Errorf("hosts are allowed, but the network is %s", s.Net)
 	}
 	if s.Mode.Confined() && s.Workspace == "" {
 		return Policy{}, fmt.Errorf("workspace is unset")
@@ -101,12 +121,22 @@ func New(s Spec) (Policy, error) {
 	if err := s.Limits.validate(); err != nil {
 		return Policy{}, err
 	}
+	for _, l := range s.Links {
+		if !path.IsAbs(string(l.Path)) || path.Clean(string(l.Path)) != string(l.Path) || l.Target == "" || strings.ContainsRune(string(l.Path+l.Target), 0) {
+			return Policy{}, fmt.Errorf("link %q to %q is not valid", l.Path, l.Target)
+		}
+	}
 	for _, v := range s.TempEnv {
 		if v.Name == "" || strings.ContainsAny(v.Name, "=\x00") || !validSub(v.Sub) {
 			return Policy{}, fmt.Errorf("variable %q in temp at %q is not valid", v.Name, v.Sub)
 		}
 	}
 	for _, g := range s.Grants {
+		if err := g.validate(); err != nil {
+			return Policy{}, err
+		}
+	}
+	for _, g := range s.Guarded {
 		if err := g.validate(); err != nil {
 			return Policy{}, err
 		}
@@ -126,8 +156,12 @@ func validSub(sub string) bool {
 
 func (s Spec) clone() Spec {
 	s.Grants = slices.Clone(s.Grants)
+	s.Links = slices.Clone(s.Links)
+	s.NetAllow = slices.Clone(s.NetAllow)
 	s.Deny = slices.Clone(s.Deny)
 	s.Protected = slices.Clone(s.Protected)
+	s.Guarded = slices.Clone(s.Guarded)
+	s.Unguarded = slices.Clone(s.Unguarded)
 	s.Env = slices.Clone(s.Env)
 	s.TempEnv = slices.Clone(s.TempEnv)
 	s.Create = slices.Clone(s.Create)
@@ -137,6 +171,9 @@ func (s Spec) clone() Spec {
 
 // Spec returns a copy of everything the policy says.
 func (p Policy) Spec() Spec { return p.s.clone() }
+
+// Equal tells whether the two are the same in all that they say.
+func (p Policy) Equal(o Policy) bool { return reflect.DeepEqual(p.s, o.s) }
 
 // Valid tells whether p was made by [New].
 func (p Policy) Valid() bool { return p.s.Mode.Valid() }
@@ -161,6 +198,9 @@ func (p Policy) Limits() Limits { return p.s.Limits }
 
 // Env returns a copy of the worker's environment.
 func (p Policy) Env() []string { return slices.Clone(p.s.Env) }
+
+// Weakened returns a copy of what the caller loosened.
+func (p Policy) Weakened() []Weakening { return slices.Clone(p.s.Weakened) }
 
 // Deny returns a copy of the paths that must not be reachable.
 func (p Policy) Deny() []string { return slices.Clone(p.s.Deny) }

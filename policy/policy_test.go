@@ -113,6 +113,12 @@ func TestNewRefuses(t *testing.T) {
 		"temp variable outside":    func(s *Spec) { s.TempEnv = []TempVar{{"T", "../x"}} },
 		"temp variable absolute":   func(s *Spec) { s.TempEnv = []TempVar{{"T", "/x"}} },
 		"temp variable unnamed":    func(s *Spec) { s.TempEnv = []TempVar{{"", "."}} },
+		"link without a target":    func(s *Spec) { s.Links = []Link{{"/bin", ""}} },
+		"relative link":            func(s *Spec) { s.Links = []Link{{"bin", "x"}} },
+		"hosts without a proxy":    func(s *Spec) { s.NetAllow = []string{"a.example"} },
+		"guarded and relative":     func(s *Spec) { s.Guarded = []Guarded{{Path: ".git", Guard: GuardPinned}} },
+		"guarded root":             func(s *Spec) { s.Guarded = []Guarded{{Path: "/", Guard: GuardShut}} },
+		"guarded somehow":          func(s *Spec) { s.Guarded = []Guarded{{Path: "/w/a", Guard: "x"}} },
 		"required and given up":    func(s *Spec) { s.Require, s.AllowGap = SetOf(FSRead), SetOf(FSRead) },
 		"full and given up":        func(s *Spec) { s.RequireFull, s.AllowGap = true, SetOf(FSMetadata) },
 		"required of full access":  func(s *Spec) { s.Mode, s.Require = FullAccess, SetOf(FSRead) },
@@ -136,6 +142,8 @@ func TestPolicyIsImmutable(t *testing.T) {
 	s := validSpec()
 	s.Deny, s.Protected, s.Create = []string{"/d"}, []string{".git/hooks"}, []string{"/c"}
 	s.TempEnv, s.Weakened = []TempVar{{"T", "."}}, []Weakening{{"--x", "y"}}
+	s.Links, s.Net, s.NetAllow = []Link{{"/bin", "usr/bin"}}, NetProxy, []string{"a.example:443"}
+	s.Guarded, s.Unguarded = []Guarded{{Path: "/w/.git", Guard: GuardPinned}}, []string{"x"}
 	p, err := New(s)
 	if err != nil {
 		t.Fatal(err)

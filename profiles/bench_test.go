@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"fmt"
 	"os"
 	"syscall"
 	"testing"
@@ -34,4 +35,26 @@ func BenchmarkResolve(b *testing.B) {
 	}
 	// On a busy machine the clock tells how busy it is; this tells the cost.
 	b.ReportMetric(float64(cpuTime(b)-start)/float64(b.N), "cpu-ns/op")
+}
+
+func BenchmarkResolveGuarded(b *testing.B) {
+	for name, dirs := range map[string]int{"small": 1, "large": 1000} {
+		b.Run(name, func(b *testing.B) {
+			w := newWorld(b)
+			w.mkdir("src/project/.git/hooks")
+			for i := range dirs {
+				w.mkdir(fmt.Sprintf("src/project/d%d/e", i))
+			}
+			for _, mode := range []policy.Mode{policy.ReadOnly, policy.WorkspaceWrite} {
+				b.Run(mode.String(), func(b *testing.B) {
+					w.req.Mode = mode
+					for b.Loop() {
+						if _, _, err := Resolve(w.req); err != nil {
+							b.Fatal(err)
+						}
+					}
+				})
+			}
+		})
+	}
 }

@@ -22,7 +22,7 @@ var credentials = []string{
 	".config/helm", ".terraform.d", ".terraformrc", ".vault-token", ".fly", ".pgpass", ".my.cnf", ".pulumi",
 	".password-store", ".local/share/keyrings", ".local/share/kwalletd", ".local/share/password-store", ".pki",
 	".claude", ".claude.json", ".codex", ".gemini", ".config/claude", ".config/opencode", ".local/share/opencode",
-	".config/github-copilot", ".config/sbx", ".local/state/sbx",
+	".config/github-copilot", ".config/sbx", ".local/state/sbx", ".local/state/sandboxd",
 	".mozilla", ".thunderbird", ".config/google-chrome", ".config/chromium", ".config/BraveSoftware", ".config/microsoft-edge",
 	".config/Slack", ".config/Code", ".config/discord", ".var/app", "snap/firefox", "snap/chromium", ".cache/mozilla", ".cache/google-chrome",
 	".bash_history", ".zsh_history", ".python_history", ".psql_history", ".mysql_history",
@@ -69,7 +69,7 @@ type guard struct {
 	v        *view
 	real     string   // the user's home
 	homes    []string // real and lexical: the user's, and /root
-	own      []string // sbx's configuration and state
+	own      []string // sbx's and the daemon's configuration and state
 	cache    string   // where the caches of all workspaces are
 	linked   []string // where credentials really are, if not at their usual place
 	homeless bool     // HOME names no directory that could be a home
@@ -161,10 +161,12 @@ func (g *guard) addOwn(base string) {
 	if base == "" {
 		return
 	}
-	p := base + "/sbx"
-	g.own = append(g.own, p)
-	if full, _, _, err := g.v.evalPartial(p); err == nil && full != p {
-		g.own = append(g.own, full)
+	for _, name := range []string{"/sbx", "/sandboxd"} { // the latter has the audit log
+		p := base + name
+		g.own = append(g.own, p)
+		if full, _, _, err := g.v.evalPartial(p); err == nil && full != p {
+			g.own = append(g.own, full)
+		}
 	}
 }
 

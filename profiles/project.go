@@ -29,7 +29,7 @@ func (r *resolver) readProject() error {
 		}
 		return nil
 	}
-	if errno := r.v.lstat(file).errno; errno == syscall.ENOENT || errno == syscall.ENAMETOOLONG {
+	if errno := r.v.lstat(file).errno; errno == syscall.ENOENT || errno == syscall.ENAMETOOLONG || r.v.placeholder(file) {
 		return nil
 	}
 	data, err := readRegular(file, syscall.O_NOFOLLOW)

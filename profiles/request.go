@@ -21,6 +21,9 @@ type Request struct {
 	// Dir is the caller's current directory (os.Getwd). Relative paths are
 	// relative to it. Empty if it no longer exists.
 	Dir string
+	// NetAllow are the hosts that may be reached, HOST[:PORTS] (package internal/proxy).
+	// They stand for [policy.NetProxy], where Net is not set.
+	NetAllow []string
 	// Readable and Writable are paths that the caller grants by name.
 	Readable, Writable []string
 	// Deny are paths or patterns that stay unreachable although granted.
@@ -58,6 +61,9 @@ type Request struct {
 	// AdminDir is where the administrator's profiles are; empty means
 	// [AdminDir].
 	AdminDir string
+	// Unguarded tells that no backend is asked that holds protected paths, so that
+	// nobody needs to know where they are.
+	Unguarded bool
 }
 
 // DefaultMode applies when neither the caller nor a profile names a mode.

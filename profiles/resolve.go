@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"sandboxd/internal/proxy"
 	"sandboxd/policy"
 )
 
@@ -41,6 +42,8 @@ func Resolve(req Request) (policy.Spec, []Notice, error) {
 		(*resolver).collectDeny,
 		(*resolver).collectEffects,
 		(*resolver).collectEnv,
+		(*resolver).collectLinks,
+		(*resolver).collectGuarded,
 		(*resolver).noteGit,
 	} {
 		if err := step(r); err != nil {
@@ -228,6 +231,9 @@ func (r *resolver) decideMode() error {
 	if mode == 0 {
 		mode = DefaultMode
 	}
+	if r.req.Net == 0 && len(r.req.NetAllow) > 0 && mode != policy.FullAccess {
+		net = policy.NetProxy
+	}
 	if !mode.Valid() || net != 0 && !net.Valid() {
 		return refuse("see sbx run --help", "unknown mode or network")
 	}
@@ -244,10 +250,34 @@ func (r *resolver) decideMode() error {
 		net = min(net, r.project.net)
 	}
 	r.spec.Mode, r.spec.Net = mode, net
+	if err := r.allowHosts(); err != nil {
+		return err
+	}
 	if mode == policy.FullAccess {
 		r.weaken("--mode "+mode.String(), "no sandbox: the command may do whatever you may")
 	} else if meaning := netMeaning(net); meaning != "" {
 		r.weaken("--net "+net.String(), meaning)
+	}
+	return nil
+}
+
+// allowHosts reads the allow-list of the proxy.
+func (r *resolver) allowHosts() error {
+	if len(r.req.NetAllow) == 0 {
+		return nil
+	}
+	rules, err := proxy.ParseRules(r.req.NetAllow)
+	var wrong *proxy.RuleError
+	if errors.As(err, &wrong) {
+		return refuse(cmp.Or(wrong.Hint, "write HOST, HOST:PORT, *.DOMAIN or a network, as in --net-allow example.com:443"), "--net-allow: %v", err)
+	}
+	switch {
+	case err != nil:
+		return err
+	case r.spec.Net == policy.NetProxy:
+		r.spec.NetAllow = rules.Strings()
+	case r.project == nil || r.spec.Net > r.project.net: // not by the project's word
+		return refuse("use --net proxy, or drop --net-allow", "--net-allow says which hosts the proxy lets through, and the network is %s", r.spec.Net)
 	}
 	return nil
 }
@@ -463,13 +493,28 @@ func (r *resolver) collectEffects() error {
 	return nil
 }
 
+// collectLinks keeps the links that lead to what is granted, and are not granted
+// themselves.
+func (r *resolver) collectLinks() error {
+	granted := func(p string) bool {
+		return slices.ContainsFunc(r.spec.Grants, func(g policy.Grant) bool { return g.Covers(p) })
+	}
+	for link := range r.v.links {
+		if real, _, err := r.v.eval(link); err == nil && granted(real) && !granted(link) {
+			r.spec.Links = append(r.spec.Links, policy.Link{Path: policy.Raw(link), Target: policy.Raw(r.v.links[link])})
+		}
+	}
+	slices.SortFunc(r.spec.Links, func(a, b policy.Link) int { return cmp.Compare(a.Path, b.Path) })
+	return nil
+}
+
 // Protected returns the paths, relative to every repository root in a
 // writable workspace, that stay unwritable: what is written there would run
 // outside the sandbox later, in the user's git, shell, editor or agent.
 func Protected() []string { return slices.Clone(protected) }
 
 var protected = []string{
-	".git/config", ".git/config.worktree", ".git/hooks", ".git/info/attributes", ".gitmodules", ProjectFile,
+	".git/config", ".git/config.worktree", ".git/hooks", ".git/info/attributes", ".gitmodules", ProjectFile, ".sbx",
 	".bash_profile", ".bashrc", ".envrc", ".gitconfig", ".profile", ".zprofile", ".zshrc",
 	".claude/agents", ".claude/commands", ".claude/hooks", ".claude/settings.json", ".claude/settings.local.json", ".claude/skills",
 	".codex", ".cursor", ".gemini", ".idea", ".mcp.json", ".vscode",

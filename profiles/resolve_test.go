@@ -50,6 +50,7 @@ func TestWorkspaceRefused(t *testing.T) {
 	w.mkdir("home/u/sub")
 	w.mkdir("home/u/.ssh/x")
 	w.mkdir("home/u/.config/sbx/profiles")
+	w.mkdir("home/u/.local/state/sandboxd/audit")
 	w.mkdir("home/u/.cache/sbx/workspaces/x")
 	for _, c := range []struct{ workspace, msg, hint string }{
 		{"/", "whole file system", "--workspace DIR"},
@@ -63,6 +64,7 @@ func TestWorkspaceRefused(t *testing.T) {
 		{w.root + "/home", "holds the home", "--workspace DIR"},
 		{w.root, "holds the home", "--workspace DIR"},
 		{w.home + "/.config/sbx", "sbx's own", ""},
+		{w.home + "/.local/state/sandboxd/audit", "sbx's own", ""},
 		{w.home + "/.config/sbx/profiles", "sbx's own", ""},
 		{w.home + "/.config", "own files", ""},
 		{w.home + "/.cache/sbx/workspaces/x", "caches", ""},

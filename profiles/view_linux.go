@@ -64,6 +64,13 @@ const (
 // newListing finds the names in what getdents64 wrote.
 func newListing(dir string, buf []byte) *listing {
 	l := &listing{dir: dir, names: buf, entries: make([]entry, 0, len(buf)/direntMin)}
+	eachDirent(buf, l.add)
+	return l
+}
+
+// eachDirent tells where each name is in what getdents64 wrote, but for . and .., and
+// of what kind.
+func eachDirent(buf []byte, each func(at, size int, kind uint32)) {
 	for at := 0; at+direntName < len(buf); {
 		size := int(binary.NativeEndian.Uint16(buf[at+direntLen:]))
 		if size < direntName || at+size > len(buf) {
@@ -75,9 +82,31 @@ func newListing(dir string, buf []byte) *listing {
 		}
 		if string(name) != "." && string(name) != ".." {
 			// DT_* are the type bits of st_mode, shifted.
-			l.add(at+direntName, len(name), uint32(buf[at+direntType])<<12)
+			each(at+direntName, len(name), uint32(buf[at+direntType])<<12)
 		}
 		at += size
 	}
-	return l
+}
+
+// eachSome tells the names and kinds (0 is not known) that one call gives of a
+// directory, in a buffer of the caller's, and whether that is all.
+func eachSome(dir string, buf []byte, each func(name []byte, kind uint32)) (all bool, err error) {
+	fd, err := openDir(dir)
+	if err != nil {
+		return false, err
+	}
+	defer syscall.Close(fd)
+	n := 0
+	for {
+		if n, err = syscall.Getdents(fd, buf); err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	eachDirent(buf[:n], func(at, size int, kind uint32) { each(buf[at:at+size], kind) })
+	var more [readRoom]byte
+	rest, err := syscall.Getdents(fd, more[:])
+	return rest == 0 && err == nil, nil
 }

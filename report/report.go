@@ -97,6 +97,8 @@ type Policy struct {
 	Grants      []policy.Grant     `json:"grants,omitempty"`
 	Deny        []policy.Raw       `json:"deny,omitempty"`
 	Protected   []policy.Raw       `json:"protected,omitempty"`
+	Guarded     []policy.Guarded   `json:"guarded,omitempty"`
+	Unguarded   []string           `json:"unguarded,omitempty"`
 	EnvNames    []policy.Raw       `json:"env_names,omitempty"`
 	TempEnv     []policy.TempVar   `json:"temp_env,omitempty"`
 	Create      []policy.Raw       `json:"create,omitempty"`
@@ -135,7 +137,7 @@ func PolicyOf(p policy.Policy) Policy {
 	s := p.Spec()
 	return Policy{
 		Mode: s.Mode, Net: s.Net, Workspace: policy.Raw(s.Workspace), Cwd: policy.Raw(s.Cwd), Grants: s.Grants,
-		Deny: raws(s.Deny), Protected: raws(s.Protected), EnvNames: envNames(s.Env), TempEnv: s.TempEnv, Create: raws(s.Create),
+		Deny: raws(s.Deny), Protected: raws(s.Protected), Guarded: s.Guarded, Unguarded: s.Unguarded, EnvNames: envNames(s.Env), TempEnv: s.TempEnv, Create: raws(s.Create),
 		ExecOnly: s.ExecOnly, Require: s.Require.List(), RequireFull: s.RequireFull, AllowGaps: s.AllowGap.List(), Weakened: s.Weakened, Limits: limitsOf(s.Limits),
 	}
 }
@@ -156,6 +158,9 @@ func envNames(env []string) []policy.Raw {
 	}
 	return names
 }
+
+// EnvNames are the names of a policy's environment: values may be secrets.
+func EnvNames(p policy.Policy) []policy.Raw { return envNames(p.Env()) }
 
 // DescribePolicy fills in what the policy says.
 func (r *Report) DescribePolicy(p policy.Policy) {
@@ -182,7 +187,12 @@ func (r *Report) Status() int {
 }
 
 // WriteJSON writes the report as one indented JSON object and a newline.
-func (r *Report) WriteJSON(w io.Writer) error {
+func (r *Report) WriteJSON(w io.Writer) error { return r.write(w, "  ") }
+
+// WriteLine writes the same in one line.
+func (r *Report) WriteLine(w io.Writer) error { return r.write(w, "") }
+
+func (r *Report) write(w io.Writer, indent string) error {
 	if r.Denials == nil {
 		r.Denials = []backend.Denial{}
 	}
@@ -190,7 +200,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 		r.DenialsCover = []string{}
 	}
 	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
+	enc.SetIndent("", indent)
 	enc.SetEscapeHTML(false)
 	return enc.Encode(r)
 }

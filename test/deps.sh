@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What the tests use beside Go, and with `kernels` what the kernel matrix uses. As
-# root on Debian or Ubuntu what is missing is installed; otherwise it is named.
+# What the tests use beside Go, with `kernels` what the kernel matrix uses, and with
+# `kernels arm64` what its arm64 machines use. As root on Debian or Ubuntu what is
+# missing is installed; otherwise it is named.
 set -eu
 packages=() ; need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
 need gcc gcc; need make make; need git git; need python3 python3; need setpriv util-linux; need script bsdutils; need tmux tmux
@@ -10,6 +11,7 @@ need ssh-agent openssh-client; need strace strace; need bwrap bubblewrap; need h
 if command -v python3 >/dev/null && ! python3 -c 'import venv, ensurepip' 2>/dev/null; then packages+=(python3-venv); fi
 if [ "${1:-}" = kernels ]; then
   need qemu-system-x86_64 qemu-system-x86; need busybox busybox-static; need xz xz-utils; need zstd zstd; need ruby ruby
+  [ "${2:-}" != arm64 ] || need qemu-system-aarch64 qemu-system-arm
   [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || packages+=(debian-archive-keyring)
 fi
 [ ${#packages[@]} = 0 ] && exit 0

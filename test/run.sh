@@ -23,7 +23,7 @@ part "tests" gotest -count=1 ./...
 # Ways to end, by chance; the seed is in the log if it fails.
 part "2,000 launches" env SBX_TEST_ENDINGS=2000 go test -count=1 -run '^TestEndings' ./backend/landlock
 if command -v gcc >/dev/null; then
-  part "tests under the race detector" env CGO_ENABLED=1 bash -c 'go test -race ./policy ./backend/... ./capture ./internal/... ./report ./cmd/...'
+  part "tests under the race detector" env CGO_ENABLED=1 bash -c 'go test -race ./policy ./backend/... ./capture ./client ./daemon/... ./internal/... ./report ./cmd/...'
 else
   echo "SKIP race detector: no gcc"; [ "${SBX_MUST_RUN:-}" = 1 ] && failed+=("race: no gcc")
 fi
@@ -41,13 +41,13 @@ if [ "$(id -u)" = 0 ]; then
   user=nobody
   as() { (cd "$1" && shift && exec setpriv --reuid "$(id -u $user)" --regid "$(id -g $user)" --clear-groups env -i HOME="$check/home" USER=$user LOGNAME=$user LANG=C.UTF-8 PATH=/usr/local/bin:/usr/bin:/bin SBX_MUST_RUN="${SBX_MUST_RUN:-}" SBX_TEST_ENDINGS=2000 "$@"); }
   mkdir "$check/home" && chown $user "$check/home"
-  cp bin/sbx "$check/sbx"
+  cp bin/sbx bin/sandboxd "$check/" # found beside the test binaries, as the next
   go build -o "$check/probe" ./backend/backendtest/probe || failed+=("building the probe") # found beside the test binaries
   # The sources, as some tests compare them and the documentation.
   mkdir "$check/src" && git archive HEAD 2>/dev/null | tar -x -C "$check/src" || cp -r . "$check/src"
   git diff --quiet HEAD -- 2>/dev/null || git ls-files -m -o --exclude-standard | tar -c -T - | tar -x -C "$check/src"
   chown -R $user "$check/src"
-  for pkg in backend/landlock internal/supervise internal/seccomp internal/launch internal/quota internal/run internal/scratch internal/stream capture profiles cmd/sbx cmd/sbx/internal/terminal; do
+  for pkg in backend/landlock internal/sys internal/rootfs internal/hold internal/proxy internal/supervise internal/seccomp internal/confine internal/launch internal/listen internal/quota internal/run internal/scratch internal/stream internal/audit capture profiles client cmd/sbx internal/terminal cmd/sandboxd; do
     name=${pkg//\//-}
     if ! go test -c -o "$check/$name.test" "./$pkg"; then failed+=("building $pkg"); continue; fi
     [ -e "$check/$name.test" ] || continue # no tests

@@ -222,3 +222,23 @@ func shown(r attempt.Result) string {
 }
 
 func clip(s string) string { return fmt.Sprintf("%.120q", s) }
+
+// judgeOwn: what a worker has of its own it may touch, and the host has no trace of it.
+func judgeOwn(r Row, inside *side) string {
+	got := inside.results[r.Name]
+	if !got.OK {
+		return "it is the worker's own, and gives " + shown(got)
+	}
+	if why := traces(r, inside); why != "" {
+		return why
+	}
+	if strings.Contains(string(got.Detail), "outside") {
+		return "it shows what is the host's: " + shown(got)
+	}
+	if args := inside.fixture.request(r).Args; strings.HasPrefix(r.Op, "create ") {
+		if _, err := os.Lstat(string(args[0])); !os.IsNotExist(err) {
+			return fmt.Sprintf("the host sees %q (%v)", args[0], err)
+		}
+	}
+	return ""
+}

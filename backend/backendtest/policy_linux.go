@@ -39,7 +39,7 @@ func Policy(mode policy.Mode, at Place) (policy.Policy, error) {
 		grants = append(grants, policy.Grant{Path: policy.Raw(at.Readable), Kind: policy.Tree, Access: policy.Read, Reason: "data", Source: "test"})
 	}
 	return policy.New(policy.Spec{
-		Mode: mode, Net: policy.NetNone, Workspace: at.Workspace, Cwd: at.Workspace, Grants: grants,
+		Mode: mode, Net: policy.NetNone, Workspace: at.Workspace, Cwd: at.Workspace, Grants: grants, Links: systemLinks(),
 		Env:     []string{"PATH=/usr/bin:/bin", "HOME=" + at.Workspace, "LANG=C.UTF-8", "SBX_TEST_GIVEN=" + given},
 		TempEnv: []policy.TempVar{{Name: "TMPDIR", Sub: "."}},
 	})
@@ -95,4 +95,14 @@ func systemGrants() ([]policy.Grant, error) {
 		grants = append(grants, policy.Grant{Path: policy.Raw(real), Kind: kind, Access: s.access, Reason: "the system", Source: "test"})
 	}
 	return grants, nil
+}
+
+// systemLinks are those of the system's paths that are links.
+func systemLinks() (links []policy.Link) {
+	for _, s := range systemPaths {
+		if target, err := os.Readlink(s.path); err == nil {
+			links = append(links, policy.Link{Path: policy.Raw(s.path), Target: policy.Raw(target)})
+		}
+	}
+	return links
 }

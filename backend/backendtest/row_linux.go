@@ -1,7 +1,6 @@
 package backendtest
 
 import (
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -54,9 +53,6 @@ type Row struct {
 	// writes: a pinned row that needs a writable workspace, so that read-only
 	// denies it.
 	writes bool
-	// byUser: a pinned gap for ordinary users only. The kernel shields root's
-	// processes, which have capabilities, from a root worker, which has none.
-	byUser bool
 	// traceless: the control leaves no trace in the row's own directory.
 	traceless bool
 }
@@ -106,11 +102,6 @@ func (r Row) writing() Row {
 	return r
 }
 
-func (r Row) ordinary() Row {
-	r.byUser = true
-	return r
-}
-
 // Gap tells whether the row pins a named gap.
 func (r Row) Gap() bool { return r.want == pinned }
 
@@ -122,7 +113,7 @@ func (r Row) deniedIn(m policy.Mode) bool {
 	case workspace:
 		return m == policy.ReadOnly
 	case pinned:
-		return r.writes && m == policy.ReadOnly || r.byUser && os.Geteuid() == 0
+		return r.writes && m == policy.ReadOnly
 	}
 	return false
 }

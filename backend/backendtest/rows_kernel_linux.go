@@ -24,7 +24,9 @@ func processRows() []Row {
 		signal("pidfd_send_signal to a host process", "pidfd-signal {host}"),
 		signal("kill a host process group", "kill-group {host}"),
 		signal("ask whether the launcher can be signalled", "kill-nothing {launcher}"),
+		signal("ask whether a thread of the launcher can be signalled", "kill-threads {launcher}"),
 		{Name: "kernel-sent signal to a host process", Catalogue: 27, Effect: policy.ProcSignal, Op: "sigio {host}", want: silent},
+		deny(27, policy.ProcTrace, "memory of a thread of the launcher", "memory-threads {launcher}", "EACCES").needing(strangers),
 		trace("ptrace attach", "ptrace-attach {host}"),
 		trace("ptrace seize", "ptrace-seize {host}"),
 		trace("process_vm_readv", "process-read {host} {hostaddr}"),
@@ -33,13 +35,27 @@ func processRows() []Row {
 		trace("kcmp", "kcmp {host}"),
 		deny(27, policy.ProcTrace, "process_madvise", "process-madvise {host} {hostaddr}", "EACCES").needing(strangers + " and CAP_SYS_NICE"),
 		deny(27, none, "limits of a host process", "prlimit-other {host}", "EPERM"),
-		gap(27, policy.ProcSee, "priority of a host process", "setpriority {host}", "EPERM|ESRCH").ordinary(),
-		gap(27, policy.ProcSee, "processors of a host process", "sched-affinity {host}", "EPERM|ESRCH").ordinary(),
+		deny(27, none, "priority of a host process", "setpriority {host}", "EPERM"),
+		deny(27, none, "processors of a host process", "sched-affinity {host}", "EPERM"),
+		deny(27, none, "policy of a host process", "sched-scheduler {host}", "EPERM"),
+		deny(27, none, "parameters of a host process", "sched-param {host}", "EPERM"),
+		deny(27, none, "attributes of a host process", "sched-attr {host}", "EPERM"),
+		deny(27, none, "I/O priority of a host process", "ioprio {host}", "EPERM"),
+		deny(27, none, "priority of a host process group", "setpriority-group {host}", "EPERM"),
+		deny(27, none, "I/O priority of a host process group", "ioprio-group {host}", "EPERM"),
+		deny(27, none, "priority of the launcher", "setpriority {launcher}", "EPERM"),
+		deny(27, none, "processors of the launcher", "sched-affinity {launcher}", "EPERM"),
+		deny(27, none, "policy of the launcher", "sched-scheduler {launcher}", "EPERM"),
+		deny(27, none, "parameters of the launcher", "sched-param {launcher}", "EPERM"),
+		deny(27, none, "attributes of the launcher", "sched-attr {launcher}", "EPERM"),
+		deny(27, none, "I/O priority of the launcher", "ioprio {launcher}", "EPERM"),
+		deny(27, none, "scheduling of a thread of the launcher", "schedule-threads {launcher}", "EPERM"),
 
 		allow(27, policy.ProcSignal, "kill a child", "kill-child"),
 		allow(27, policy.ProcTrace, "ptrace a child", "ptrace-child"),
 		allow(27, policy.ProcTrace, "read a child's memory", "process-read-child"),
 		allow(27, none, "own limits", "prlimit-self"),
+		allow(27, none, "scheduling of own threads and a child", "schedule-own"),
 	}
 }
 
@@ -92,10 +108,16 @@ func kernelRows() []Row {
 
 // architectureRows attempt other system call tables.
 func architectureRows() []Row {
+	const closed = "SIGSYS|ENOSYS|EPERM"
+	if runtime.GOARCH == "arm64" {
+		return []Row{
+			deny(29, none, "AArch32 getpid", "aarch32-getpid", closed).needing("32-bit programs"),
+			deny(29, none, "AArch32 socket", "aarch32-socket", closed).needing("32-bit programs"),
+		}
+	}
 	if runtime.GOARCH != "amd64" {
 		return nil
 	}
-	const closed = "SIGSYS|ENOSYS|EPERM"
 	return []Row{
 		deny(28, none, "modify_ldt", "modify-ldt", "ENOSYS").needing("CONFIG_MODIFY_LDT_SYSCALL"),
 		deny(29, none, "i386 getpid", "int80-getpid", closed).needing("CONFIG_IA32_EMULATION"),

@@ -21,6 +21,14 @@ type Target struct {
 	// Errno overrides, by row name, the errnos that a denial may have: the
 	// dialect. Alternatives are separated by "|".
 	Errno map[string]string
+	// Instead gives, by errno, others that say the same here: where what is not granted
+	// is not there, ENOENT is an answer as good as EACCES. Alternatives are separated by
+	// "|".
+	Instead map[string]string
+	// Own gives, by row name, what of the worker's own a touch lands in that is denied
+	// elsewhere, such as a /tmp that nobody else sees. The host must not see the touch,
+	// and the answer nothing of the host's.
+	Own map[string]string
 	// Control is what [Outside] returned; nil has the suite ask again.
 	Control *Control
 }
@@ -101,18 +109,26 @@ func Evaluate(t testing.TB, target Target, mode policy.Mode) []Verdict {
 	}
 	inside := runInside(t, rows, target, mode)
 	var verdicts []Verdict
+	var ours []Row
 	for _, r := range rows {
 		v := Verdict{Row: r, Mode: mode}
 		if why := target.Skip[r.Name]; why != "" {
 			v.Skip = why
+		} else if target.Own[r.Name] != "" {
+			v.Failure = judgeOwn(v.Row, inside)
+			ours = append(ours, r)
 		} else {
 			if o := target.Errno[r.Name]; o != "" {
 				v.Row.errnos, v.Row.readOnly = strings.Split(o, "|"), nil
 			}
+			v.Row = v.Row.instead(target.Instead)
 			v.Failure, v.Skip = judge(v.Row, mode, control.side, inside)
 		}
 		verdicts = append(verdicts, v)
 	}
+	rows = slices.DeleteFunc(slices.Clone(rows), func(r Row) bool {
+		return slices.ContainsFunc(ours, func(o Row) bool { return o.Name == r.Name })
+	})
 	return append(verdicts, overall(mode, rows, control.side, inside)...)
 }
 
@@ -209,10 +225,27 @@ func checkRows(rows []Row, target Target) error {
 			return fmt.Errorf("the target skips %q, which is no row", name)
 		}
 	}
+	for name := range target.Own {
+		if !names[name] {
+			return fmt.Errorf("the target has %q for its own, which is no row", name)
+		}
+	}
 	for name := range target.Errno {
 		if !names[name] {
 			return fmt.Errorf("the target has an errno for %q, which is no row", name)
 		}
 	}
 	return nil
+}
+
+// instead is the row with the errnos that mean the same.
+func (r Row) instead(of map[string]string) Row {
+	for _, list := range []*[]string{&r.errnos, &r.readOnly} {
+		for _, e := range *list {
+			if also := of[e]; also != "" {
+				*list = append(slices.Clone(*list), strings.Split(also, "|")...)
+			}
+		}
+	}
+	return r
 }

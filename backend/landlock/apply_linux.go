@@ -16,6 +16,7 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/internal/cgroup"
+	"sandboxd/internal/hold"
 	"sandboxd/internal/launch"
 	"sandboxd/internal/quota"
 	"sandboxd/internal/scratch"
@@ -55,18 +56,33 @@ func (p *Plan) Prepare() (backend.Prepared, error) {
 		groups := cgroup.Probe()
 		pr.groups = &groups
 	}
-	for _, dir := range p.policy.Spec().Create {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+	if create := p.policy.Spec().Create; len(create) > 0 {
+		if err := p.user.makeDirs(create); err != nil {
 			return nil, &backend.SetupError{Step: "cache", Err: err, Hint: "use --cache private to keep caches in the worker's own temporary directory"}
 		}
 	}
 	return pr, nil
 }
 
+// Discard lets go of what a plan holds that is not prepared.
+func (p *Plan) Discard() error {
+	if groups := p.groups.Swap(nil); groups != nil {
+		return groups.Close()
+	}
+	return nil
+}
+
 // filterWith is the filter of one launch, which lets its thread start the worker
-// in a cgroup.
+// in a cgroup. Where nobody judges the worker's calls it keeps the worker from
+// changing how the launcher's threads are scheduled; newBerth has seen to it that
+// hardly one is made later.
 func (pr *prepared) filterWith(token sys.Token) []sys.SockFilter {
-	prologue := seccomp.Admit(pr.plan.Facts.Arch, nil, token)
+	arch := pr.plan.Facts.Arch
+	var prologue []seccomp.Insn
+	if !pr.plan.Supervise {
+		prologue = seccomp.Spare(arch, nil, launch.OwnTasks())
+	}
+	prologue = seccomp.Admit(arch, prologue, token)
 	return append(sockFilter(prologue, len(pr.filter)), pr.filter...)
 }
 
@@ -76,6 +92,26 @@ func sockFilter(insns []seccomp.Insn, room int) []sys.SockFilter {
 		f[i] = sys.SockFilter{Code: in.Code, Jt: in.Jt, Jf: in.Jf, K: in.K}
 	}
 	return f
+}
+
+// makeDirs makes directories as the user: what root made through the links of a
+// user would be where that user may make none, and root's.
+func (u *User) makeDirs(dirs []string) (err error) {
+	make := func() {
+		for _, dir := range dirs {
+			if err = os.MkdirAll(dir, 0o700); err != nil {
+				return
+			}
+		}
+	}
+	if u == nil {
+		make()
+		return err
+	}
+	if uerr := sys.AsUser(u.UID, u.GID, u.Groups, make); uerr != nil {
+		return uerr
+	}
+	return err
 }
 
 func (pr *prepared) Close() error {
@@ -123,13 +159,18 @@ func (pr *prepared) bind(b *berth) (err error) {
 	return err
 }
 
-func (pr *prepared) take() *slot {
+// take takes a slot. One for a berth that is made ahead is looked at when that is
+// used, and not now as well.
+func (pr *prepared) take(ahead bool) *slot {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
-	if n := len(pr.idle); n > 0 {
+	for n := len(pr.idle); n > 0; n-- {
 		s := pr.idle[n-1]
 		pr.idle = pr.idle[:n-1]
-		return s
+		if ahead || !pr.plan.recheck || s.stands(pr.plan) {
+			return s
+		}
+		pr.retiring.Go(func() { _ = s.discard() })
 	}
 	return nil
 }
@@ -159,6 +200,8 @@ type berth struct {
 	sup     *supervise.Supervisor
 	bounds  *launch.Bounds
 	unbind  func() error // ends them; nil before there are any
+	way     *way         // of the worker's to the network; nil: it has none
+	held    *hold.Set    // what is protected; nil for nothing
 }
 
 // Start launches one worker. The steps have the numbers of
@@ -184,20 +227,29 @@ func (pr *prepared) Start(cmd backend.Command) (backend.Worker, error) {
 	for i, f := range cmd.Files {
 		extra = append(extra, ruleFor(int(f.File.Fd()), given[i].Kind)...)
 	}
+	places := pr.plan.takePlaces()
 	b, err := pr.berthFor(extra)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, places.drop())
 	}
-	proc, err := b.thread.Start(launch.Request{
-		Bounds: b.bounds, Path: cmd.Path, Argv: cmd.Argv, Env: append(slices.Clone(pr.env), b.slot.env...), Dir: cmd.Dir,
-		Stdio: stdio, Files: cmd.Files, Terminal: cmd.Terminal, OwnTree: cmd.OwnTree, Scoped: pr.plan.endsByScope(), Quota: b.slot.quota(pr.plan.policy.Limits()),
+	start := b.thread.Start
+	if pr.plan.Tree != nil {
+		start = func(r launch.Request) (*launch.Process, error) { return pr.startStaged(b, places, r) }
+	}
+	proc, err := start(launch.Request{
+		Bounds: b.bounds, Path: cmd.Path, Argv: cmd.Argv, Env: slices.Concat(pr.env, b.slot.env, b.way.env()), Dir: cmd.Dir,
+		Stdio: stdio, Files: cmd.Files, Terminal: cmd.Terminal, OwnTree: cmd.OwnTree, Scoped: pr.plan.endsByScope(), Quota: b.slot.quota(pr.plan.policy.Limits()), Begin: cmd.Begin,
+		// The same rules once more, so that what is the worker's is within what is
+		// this thread's, and the worker does not reach it.
+		Domain: &sys.Domain{Ruleset: b.slot.ruleset, Flags: pr.plan.RestrictFlags},
 	})
 	if err != nil {
 		b.thread = nil // it is gone
 		return nil, errors.Join(err, b.discard())
 	}
-	pr.makeAhead()
-	return &worker{pr: pr, berth: b, proc: proc, ownTree: cmd.OwnTree, given: given}, nil
+	w := &worker{pr: pr, berth: b, proc: proc, ownTree: cmd.OwnTree, given: given}
+	w.ahead = pr.launched()
+	return w, nil
 }
 
 // aheadBerths is how many berths are kept ready or in the making: two, so that
@@ -215,29 +267,48 @@ func (pr *prepared) berthFor(extra []fdRule) (*berth, error) {
 		}
 		pr.mu.Unlock()
 		if pending {
-			if b := <-next; b != nil {
+			b := <-next
+			if b != nil && (!pr.plan.recheck || b.slot.stands(pr.plan)) {
 				return b, nil
+			}
+			if b != nil { // and so are all others that were made ahead
+				pr.retiring.Go(func() { _ = b.discard() })
+				return pr.berthFor(extra)
 			}
 		}
 	}
-	return pr.newBerth(extra)
+	return pr.newBerth(extra, false)
 }
 
-// makeAhead makes berths for the next workers while the present one runs, from
-// the second launch on: building a domain and a filter costs the kernel about
-// half of a process start.
+// aheadAfter is how long a worker runs before berths are made beside it. Most end
+// earlier, and would wait for a processor that makes them.
+const aheadAfter = 20 * time.Millisecond
+
+// launched counts a launch. From the second one on the next one's berth is made
+// ahead, once this one's worker has ended or has run for a while: building a domain
+// and a filter costs the kernel about half of a process start. The timer is nil if
+// nothing is.
+func (pr *prepared) launched() *time.Timer {
+	pr.mu.Lock()
+	defer pr.mu.Unlock()
+	if pr.launches++; pr.launches < 2 {
+		return nil
+	}
+	return time.AfterFunc(aheadAfter, pr.makeAhead)
+}
+
+// makeAhead makes berths for the next workers.
 func (pr *prepared) makeAhead() {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
-	pr.launches++
-	if pr.launches < 2 || pr.closed {
+	if pr.closed {
 		return
 	}
 	for len(pr.ahead) < aheadBerths {
 		next := make(chan *berth, 1)
 		pr.ahead = append(pr.ahead, next)
 		go func() {
-			b, err := pr.newBerth(nil)
+			b, err := pr.newBerth(nil, true)
 			if err != nil {
 				b = nil // the next launch tries again and tells why
 			}
@@ -249,7 +320,7 @@ func (pr *prepared) makeAhead() {
 // newBerth carries out steps 2 to 11. The thread, the ruleset and the
 // supervisor's threads and handles need nothing of each other: they are made
 // side by side.
-func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
+func (pr *prepared) newBerth(extra []fdRule, ahead bool) (_ *berth, err error) {
 	b := &berth{denials: newDenialLog(pr.plan.policy)}
 	defer func() {
 		if err != nil {
@@ -257,7 +328,7 @@ func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
 		}
 	}()
 	if len(extra) == 0 {
-		b.slot = pr.take()
+		b.slot = pr.take(ahead)
 	}
 	if b.slot == nil {
 		if b.slot, err = newSlot(pr.plan); err != nil {
@@ -265,12 +336,14 @@ func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
 		}
 	}
 	// A limit on temporary directories begins anew with each worker.
-	b.slot.shared = len(extra) == 0 && pr.plan.policy.Limits().Disk == 0
+	// And a ruleset with rules for what was one worker's only is no other's.
+	b.slot.shared = len(extra) == 0 && pr.plan.Tree == nil && pr.plan.policy.Limits().Disk == 0
 	supervised := make(chan error, 1)
 	if pr.plan.Supervise {
 		go func() { supervised <- pr.makeSupervisor(b) }()
 	} else {
 		supervised <- nil
+		<-sys.SpareThreads(0) // see filterWith
 	}
 	err = pr.bind(b)
 	// 4: the ruleset.
@@ -278,9 +351,17 @@ func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
 		err = b.slot.makeRuleset(pr.plan, extra)
 	}
 	var threadErr error
-	b.thread, threadErr = pr.plan.warm.take(pr.plan.user)
+	if pr.plan.Tree != nil { // it is the stage that is confined
+		b.thread, threadErr = launch.NewThread()
+	} else {
+		b.thread, threadErr = pr.plan.warm.take(pr.plan.user, pr.plan.watch && !b.bounds.Grouped())
+	}
 	if err = errors.Join(err, <-supervised, threadErr); err != nil {
 		return nil, err
+	}
+	if pr.plan.Tree != nil {
+		b.way, err = newWay(pr.plan.policy, b.denials)
+		return b, err
 	}
 	listener := -1
 	if err = b.thread.Do(func() (err error) {
@@ -294,6 +375,9 @@ func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
 	}
 	// 11: the supervisor answers before the worker can ask.
 	if b.sup != nil {
+		if pr.plan.scopesSignals() {
+			b.sup.Scope(b.thread.Reach)
+		}
 		b.sup.Attach(listener)
 	}
 	return b, nil
@@ -301,19 +385,20 @@ func (pr *prepared) newBerth(extra []fdRule) (_ *berth, err error) {
 
 // warmThread is a launch thread that was made before its policy was known.
 type warmThread struct {
-	mu     sync.Mutex
-	ch     chan warmed
-	groups chan *cgroup.Host
+	mu      sync.Mutex
+	ch      chan warmed
+	groups  func() *cgroup.Host
+	watched bool // whether launches get a watchdog
 }
 
 // takeGroups returns what was found out of cgroups, or finds out.
 func (w *warmThread) takeGroups() *cgroup.Host {
 	w.mu.Lock()
-	found := w.groups
+	known := w.groups
 	w.groups = nil
 	w.mu.Unlock()
-	if found != nil {
-		return <-found
+	if known != nil {
+		return known()
 	}
 	h := cgroup.Probe()
 	return &h
@@ -326,57 +411,77 @@ type warmed struct {
 
 // Prewarm makes the next launch's thread now, beside whatever the caller still
 // has to do before the launch: steps 5 to 8 are the same for every policy. groups
-// is what the caller has found out of cgroups, or nil: then that is done as well.
-func (b *Backend) Prewarm(groups *cgroup.Host) {
-	ch := make(chan warmed, 1)
-	found := make(chan *cgroup.Host, 1)
-	b.warm.mu.Lock()
-	b.warm.ch, b.warm.groups = ch, found
-	b.warm.mu.Unlock()
-	if groups != nil {
-		found <- groups
-	} else {
-		go func() {
-			h := cgroup.Probe()
-			found <- &h
-		}()
+// gives what the caller finds out of cgroups, to the first plan. If watch is set,
+// and [Backend.Watches], the workers' trees are ended even if this process is killed.
+func (b *Backend) Prewarm(groups func() *cgroup.Host, watch bool) {
+	if b.facts.Namespaces { // it is a process that will be confined, made at the launch
+		b.warm.mu.Lock()
+		b.warm.groups = groups
+		b.warm.mu.Unlock()
+		if b.facts.Notify {
+			supervise.Prepare()
+		}
+		return
 	}
+	ch := make(chan warmed, 1)
+	watched := watch && b.Watches()
+	b.warm.mu.Lock()
+	b.warm.ch, b.warm.groups, b.warm.watched = ch, groups, watched
+	b.warm.mu.Unlock()
 	if b.facts.Notify {
 		supervise.Prepare()
 	}
 	go func() {
-		t, err := newThread(b.user)
+		t, err := newThread(b.user, watched)
 		ch <- warmed{t, err}
 	}()
 }
 
+// Watches tells whether a watchdog can end a tree, for which Landlock has to scope
+// signals, and is needed: the first process of a PID namespace ends all in it once
+// this process is gone.
+func (b *Backend) Watches() bool { return b.facts.ABI >= 6 && !b.facts.Namespaces }
+
+// Discard lets go of what [Backend.Prewarm] made, if no launch has taken it.
+func (b *Backend) Discard() {
+	b.warm.mu.Lock()
+	ch := b.warm.ch
+	b.warm.ch = nil
+	b.warm.mu.Unlock()
+	if ch == nil {
+		return
+	}
+	if got := <-ch; got.err == nil {
+		got.thread.Close()
+	}
+}
+
 // take returns the prewarmed thread, or a new one.
-func (w *warmThread) take(u *User) (*launch.Thread, error) {
+func (w *warmThread) take(u *User, watch bool) (*launch.Thread, error) {
 	if w == nil { // a plan that was compiled without a backend
-		return newThread(u)
+		return newThread(u, watch)
 	}
 	w.mu.Lock()
-	ch := w.ch
+	ch, watched := w.ch, w.watched
 	w.ch = nil
 	w.mu.Unlock()
 	if ch == nil {
-		return newThread(u)
+		return newThread(u, watched || watch)
 	}
 	got := <-ch
 	return got.thread, got.err
 }
 
 // newThread makes a launch thread and drops its privileges.
-func newThread(u *User) (*launch.Thread, error) {
-	t, err := launch.NewThread()
-	if err != nil {
-		return nil, err
-	}
-	if err := t.Do(func() error { return dropPrivileges(u) }); err != nil {
-		t.Close()
-		return nil, err
-	}
-	return t, nil
+func newThread(u *User, watched bool) (*launch.Thread, error) {
+	return launch.NewThreadDoing(func(t *launch.Thread) error {
+		if err := launch.Become((*launch.User)(u)); err != nil || !watched { // 7 and 8
+			return err
+		}
+		// 8a: a watchdog, in a domain of its own around the worker's.
+		t.Watch(scopeSignals)
+		return nil
+	})
 }
 
 // discard frees a berth that served no launch.
@@ -385,10 +490,12 @@ func (b *berth) discard() error {
 		b.thread.Close()
 	}
 	b.stopSupervisor()
-	var err error
+	err := b.way.close()
 	if b.unbind != nil {
-		err = b.unbind()
+		err = errors.Join(err, b.unbind())
 	}
+	_, lerr := b.leavePlaces()
+	err = errors.Join(err, lerr)
 	if b.slot != nil {
 		err = errors.Join(err, b.slot.discard())
 	}
@@ -404,33 +511,7 @@ func (b *berth) stopSupervisor() {
 // rootDir is the canary: no plan grants listing "/" unless a grant names it.
 var rootDir = []byte("/\x00")
 
-// dropPrivileges is the first half of turning the locked thread into the
-// worker's. Order is the security here and in confine; after editing run
-// `make test-mutation` as root and as another user.
-func dropPrivileges(u *User) error {
-	// 7: identity and capabilities go first, while they may still be changed;
-	// the bounding set before the uid, which takes CAP_SETPCAP along.
-	if err := sys.DropBoundingSet(); err != nil {
-		return &backend.SetupError{Step: "capabilities", Err: err}
-	}
-	if u != nil {
-		if err := sys.SetIDs(u.UID, u.GID, u.Groups); err != nil {
-			return &backend.SetupError{Step: "identity", Err: err}
-		}
-	}
-	if err := sys.DropCapabilities(); err != nil {
-		return &backend.SetupError{Step: "capabilities", Err: err}
-	}
-	// 8: no_new_privs: without it and without CAP_SYS_ADMIN neither Landlock
-	// nor seccomp may be applied, and a set-user-ID program would regain what
-	// step 7 gave up.
-	if err := sys.SetNoNewPrivs(); err != nil {
-		return &backend.SetupError{Step: "no_new_privs", Err: err}
-	}
-	return nil
-}
-
-// confine is the second half: from its first call on this thread is confined. It
+// confine follows launch.Become: from its first call on this thread is confined. It
 // returns the listener, -1 if the plan has none.
 func (pr *prepared) confine(s *slot, token sys.Token) (listener int, err error) {
 	// 9: Landlock before seccomp, as the filter may refuse what this needs.
@@ -465,6 +546,7 @@ type worker struct {
 	*berth
 	proc    *launch.Process
 	ownTree bool
+	ahead   *time.Timer // makes berths for the next workers; nil: nothing does
 	given   []backend.Descriptor
 }
 
@@ -478,6 +560,8 @@ func (pr *prepared) makeSupervisor(b *berth) error {
 		UID:           os.Geteuid(),
 		GID:           os.Getegid(),
 		DropCaps:      true,
+		OwnPIDs:       pr.plan.Tree != nil,
+		OwnNet:        pr.plan.Tree != nil && pr.plan.policy.Net() != policy.NetHost,
 		OnEvent:       b.denials.add,
 	}
 	if pr.plan.Filter.Net == seccomp.NetNone {
@@ -511,12 +595,25 @@ func (w *worker) Wait() backend.Result {
 	if asked = asked || w.slot.fs != nil; asked { // it holds a file system with its handles
 		w.stopSupervisor()
 	}
+	unproxied := w.way.close()
 	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors), Descriptors: w.given}
+	if w.held != nil {
+		gaps := w.held.Gaps
+		changed, err := w.leavePlaces()
+		r.Enforcement = w.protected(r.Enforcement, gaps, changed)
+		if err != nil {
+			r.Warnings = append(r.Warnings, fmt.Sprintf("removing placeholders: %v", err))
+		}
+	}
 	r.Denials, r.DenialsLost = w.denials.list()
-	r.Usage, r.Warnings = w.proc.Usage(), w.proc.Warnings()
+	r.Usage, r.Warnings = w.proc.Usage(), append(w.proc.Warnings(), r.Warnings...)
+	if unproxied != nil {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("ending the proxy: %v", unproxied))
+	}
 	if w.slot.exposed {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("the private temporary directory lay in the granted tree of %q, where other workers reach it", w.slot.base))
 	}
+	grouped := w.bounds.Grouped() // before it is given up
 	w.pr.retiring.Go(func() {
 		if !asked {
 			w.stopSupervisor()
@@ -525,13 +622,19 @@ func (w *worker) Wait() backend.Result {
 	})
 	// A temp that a survivor may still hold must not become another worker's.
 	var err error
-	if w.ownTree && len(survivors) == 0 && w.slot.shared {
+	// Both are waited for to the last process: one that was only sent a SIGKILL could
+	// still make a file in what is the next worker's by then.
+	ended := w.ownTree || w.pr.plan.recheck && grouped
+	if ended && len(survivors) == 0 && w.slot.shared {
 		err = w.pr.giveBack(w.slot)
 	} else {
 		err = w.slot.discard()
 	}
 	if err != nil {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("removing the private directories: %v", err))
+	}
+	if w.ahead != nil && w.ahead.Stop() {
+		w.pr.makeAhead()
 	}
 	return r
 }
@@ -612,7 +715,8 @@ type fdRule struct {
 // slot is what one worker at a time owns.
 type slot struct {
 	ruleset  int
-	base     string // where its directories are
+	granted  []inode // what its rules are bound to, in the plan's order
+	base     string  // where its directories are
 	temp     string
 	tempFile *os.File
 	shm      string
@@ -641,7 +745,7 @@ func newSlot(p *Plan) (s *slot, err error) {
 		return nil, &backend.SetupError{Step: "temp", Err: err, Hint: "set TMPDIR to a directory that you can write"}
 	}
 	// 3: the private stand-in for /dev/shm.
-	if p.Filter.Shm {
+	if p.Filter.Shm || p.Tree != nil { // which has a place for it
 		if err := s.makeShm(p.user); err != nil {
 			return nil, &backend.SetupError{Step: "shm", Err: err}
 		}
@@ -685,7 +789,11 @@ func (s *slot) makeTemp(p *Plan) error {
 		return err
 	}
 	for _, v := range p.policy.Spec().TempEnv {
-		s.env = append(s.env, v.Name+"="+filepath.Join(s.temp, v.Sub))
+		at := s.temp
+		if p.Tree != nil {
+			at = string(p.Tree.TempAt)
+		}
+		s.env = append(s.env, v.Name+"="+filepath.Join(at, v.Sub))
 	}
 	return s.makeSubs(p)
 }
@@ -925,7 +1033,17 @@ func (l *denialLog) add(ev supervise.Event) {
 			return
 		}
 	}
-	d := denialOf(ev)
+	l.noteLocked(denialOf(ev))
+}
+
+// note keeps a denial.
+func (l *denialLog) note(d backend.Denial) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.noteLocked(d)
+}
+
+func (l *denialLog) noteLocked(d backend.Denial) {
 	key := d.Operation + "\x00" + string(d.Path) + "\x00" + d.Address + "\x00" + d.Errno
 	if have := l.byKey[key]; have != nil {
 		have.Count++
@@ -970,6 +1088,8 @@ func effectsOf(ev supervise.Event) []policy.Effect {
 			return []policy.Effect{policy.NetTCPBind}
 		}
 		return []policy.Effect{policy.NetTCPConnect}
+	case supervise.KindSchedule:
+		return []policy.Effect{policy.ProcSee}
 	case supervise.KindFile:
 		if ev.Op == "truncate" {
 			return []policy.Effect{policy.FSTruncate}
@@ -989,6 +1109,8 @@ func denialOf(ev supervise.Event) backend.Denial {
 		d.Rule = "sockets that the worker did not bind itself are not granted"
 	case policy.FSWrite, policy.FSTruncate:
 		d.Rule = "no writable grant covers the path"
+	case policy.ProcSee:
+		d.Rule = "only the worker's own processes may be scheduled by it"
 	default:
 		d.Rule = "no network is granted"
 	}

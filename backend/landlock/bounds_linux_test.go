@@ -1,10 +1,13 @@
 package landlock
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -74,8 +77,8 @@ var bounds = []bound{
 	{
 		effect: policy.LimitsMemory,
 		limits: policy.Limits{Memory: 16 << 20},
-		// tail keeps all of what it will print.
-		script: "yes | head -c 40000000 | tail -c 30000000 | wc -c > n",
+		// dd has a buffer of one block, which one read(2) fills.
+		script: "echo 0 > n; dd if=/dev/zero of=/dev/null bs=30000000 count=1 && echo 30000000 > n",
 		breach: func(ws string) error {
 			n, err := readNumber(filepath.Join(ws, "n"))
 			if err == nil && n > 16<<20 {
@@ -94,18 +97,31 @@ func readNumber(file string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// try launches the command, with parts taken away if mutate is given, and returns
-// what the report claims, and the breach of it.
-func (x bound) try(t *testing.T, mutate func(*prepared)) (claimed backend.State, breach error) {
+// noGroups makes a plan one of a host without cgroups for this user.
+func noGroups(p *Plan) {
+	if groups := p.groups.Swap(&cgroup.Host{}); groups != nil {
+		_ = groups.Close()
+	}
+	p.Facts.Groups = &cgroup.Host{}
+	p.enforcement = p.enforcement.With(policy.TreeKill, p.stateTree())
+}
+
+// try launches the command, as another plan if adjust is given, with parts taken
+// away if mutate is given, and returns what the report claims, and the breach of it.
+func (x bound) try(t *testing.T, adjust func(*Plan), mutate func(*prepared)) (claimed backend.State, breach error) {
 	t.Helper()
 	ws := realTemp(t)
 	b := requireLandlock(t)
 	plan, err := b.Plan(testPolicy(t, ws, func(s *policy.Spec) {
 		s.Limits = x.limits
 		s.AllowGap = policy.SetOf(policy.LimitsMemory, policy.LimitsPids)
+		s.Grants = append(s.Grants, policy.Grant{Path: "/dev/zero", Kind: policy.File, Access: policy.Read, Reason: "what fills memory"})
 	}))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if adjust != nil {
+		adjust(plan.(*Plan))
 	}
 	pr, err := plan.Prepare()
 	if err != nil {
@@ -143,7 +159,7 @@ func endIn(dir string) {
 func TestTreeIsBounded(t *testing.T) {
 	for _, x := range bounds {
 		t.Run(x.effect.String(), func(t *testing.T) {
-			claimed, breach := x.try(t, nil)
+			claimed, breach := x.try(t, nil, nil)
 			if claimed.Status != backend.Enforced {
 				t.Skipf("it is not enforced here: %s", strings.Join(claimed.Gaps, "; "))
 			}
@@ -152,7 +168,7 @@ func TestTreeIsBounded(t *testing.T) {
 			}
 			if x.limits != (policy.Limits{}) {
 				x.limits = policy.Limits{}
-				if _, breach := x.try(t, nil); breach == nil {
+				if _, breach := x.try(t, nil, nil); breach == nil {
 					t.Error("the control stays within the limit")
 				}
 			}
@@ -160,22 +176,67 @@ func TestTreeIsBounded(t *testing.T) {
 	}
 }
 
-// TestMutationOfBounds takes the cgroups away, while the report goes on to claim
-// what they hold: it must show.
+func needScope(t *testing.T) {
+	t.Helper()
+	if abi := requireLandlock(t).Facts().ABI; abi < 6 {
+		t.Skipf("Landlock ABI %d scopes no signals", abi)
+	}
+}
+
+// TestTreeIsEndedByScope: without cgroups the tree is ended by what the launch
+// thread's domain lets it signal.
+func TestTreeIsEndedByScope(t *testing.T) {
+	needScope(t)
+	for _, x := range bounds {
+		if x.effect != policy.TreeKill {
+			continue
+		}
+		claimed, breach := x.try(t, noGroups, nil)
+		if claimed.Status != backend.Enforced || !slices.Equal(claimed.By, []string{"landlock"}) || breach != nil {
+			t.Errorf("%+v, and %v", claimed, breach)
+		}
+	}
+}
+
+// TestTreeOfTheFirstProcess: the first process of a PID namespace, as a container's,
+// has no parent that could be tried as a proof of the scope.
+func TestTreeOfTheFirstProcess(t *testing.T) {
+	needScope(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make a PID namespace")
+	}
+	out, err := exec.Command("unshare", "--mount", "--pid", "--fork", "--mount-proc", os.Args[0], "-test.run=^TestTreeIsEndedByScope$", "-test.v").CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestTreeIsEndedByScope")) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestMutationOfBounds takes the cgroups away, or the scope where that ends the tree,
+// while the report goes on to claim what they hold: it must show.
 func TestMutationOfBounds(t *testing.T) {
 	if !*mutationFlag {
 		t.Skip("takes a while: run with -mutation")
 	}
 	for _, x := range bounds {
 		t.Run(x.effect.String(), func(t *testing.T) {
-			claimed, breach := x.try(t, func(pr *prepared) {
+			claimed, breach := x.try(t, nil, func(pr *prepared) {
 				_ = pr.groups.Close()
 				pr.groups = &cgroup.Host{}
 			})
-			if claimed.Status == backend.Enforced && breach == nil {
-				t.Error("nothing shows that the cgroup is missing")
+			// Where it is not the cgroup that holds it, nothing was taken away.
+			if claimed.Status == backend.Enforced && breach == nil && !slices.Equal(claimed.By, []string{"landlock"}) {
+				t.Errorf("nothing shows that the cgroup is missing, by %v", claimed.By)
 			}
 			t.Logf("without a cgroup: %v", breach)
+			if x.effect != policy.TreeKill {
+				return
+			}
+			needScope(t)
+			claimed, breach = x.try(t, noGroups, func(pr *prepared) { pr.plan.Scoped = 0 })
+			if claimed.Status == backend.Enforced && breach == nil {
+				t.Error("nothing shows that the domain ends nothing")
+			}
+			t.Logf("without a scope: %v", breach)
 		})
 	}
 }

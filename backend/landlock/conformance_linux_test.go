@@ -14,6 +14,7 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/backend/backendtest"
+	"sandboxd/internal/cgroup"
 	"sandboxd/internal/seccomp"
 	"sandboxd/internal/supervise"
 	"sandboxd/internal/sys"
@@ -28,7 +29,7 @@ var mutationFlag = flag.Bool("mutation", false, "run TestMutation")
 
 func usable(t *testing.T) *Backend {
 	t.Helper()
-	b := New(Options{})
+	b := New(Options{Namespaces: native()})
 	if c := b.Probe(); !c.Usable {
 		t.Skipf("landlock: %s", c.Reason)
 	}
@@ -48,6 +49,19 @@ func TestConformance(t *testing.T) {
 	}
 	errnos, skip := dialectOf(here.Facts())
 	backendtest.Run(t, backendtest.Target{Backend: b, Errno: errnos, Skip: skip})
+}
+
+// TestConformanceWatched: the domain around the worker's, which a watchdog has, takes
+// nothing away and gives nothing.
+func TestConformanceWatched(t *testing.T) {
+	b := usable(t)
+	if !b.Watches() {
+		t.Skip("Landlock scopes no signals here")
+	}
+	b.Prewarm(func() *cgroup.Host { return &cgroup.Host{} }, true)
+	defer b.Discard()
+	errnos, skip := dialectOf(b.Facts())
+	backendtest.RunMode(t, backendtest.Target{Backend: b, Errno: errnos, Skip: skip, Control: backendtest.Outside(t)}, policy.WorkspaceWrite)
 }
 
 // TestConformanceOfOlderKernels plans as for hosts that can do less. What the
@@ -115,6 +129,10 @@ func dialectOf(host Facts) (errnos, skip map[string]string) {
 			"socket that does not exist", "socket that is a file", "socket in no directory", "socket below a file")
 	}
 	if !notify {
+		each(skip, "without a listener how others are scheduled is a named gap, but for the launcher", "priority of a host process",
+			"processors of a host process", "policy of a host process", "parameters of a host process", "attributes of a host process",
+			"I/O priority of a host process")
+		each(skip, "without a listener the launcher's threads are known that were there at the launch", "scheduling of a thread of the launcher")
 		each(skip, "without a listener nobody gives a private /dev/shm", "own shared memory segment", "own semaphore")
 	}
 	return errnos, skip
@@ -173,7 +191,7 @@ func mutations() map[string]mutation {
 			red: []policy.Effect{policy.NetUDP, policy.NetOther, policy.KernelIOUring, policy.KernelKeyring, policy.KernelMount,
 				policy.KernelUserns, policy.TTYInject, policy.NetUnixPath},
 			rows: []string{"host SysV shared memory", "host POSIX message queue", "i386 getpid", "perf_event_open", "userfaultfd",
-				"personality READ_IMPLIES_EXEC", "limits of a host process"},
+				"personality READ_IMPLIES_EXEC", "limits of a host process", "scheduling of a thread of the launcher"},
 		},
 		"env": {what: "the worker gets the launcher's environment", of: withEnvironment, rows: []string{"variable of the launcher"}},
 		"all": {

@@ -19,7 +19,9 @@ const (
 	gapProtected  = "Landlock cannot deny inside the writable workspace: .git/hooks and the like can be written"
 	gapHardlink   = "a hard link that exists at start inside a grant leads to its file, wherever else that file lies"
 	gapExecOnly   = "an allowed loader or interpreter can run any file that it may read, and a file in memory (memfd_create) can be executed"
-	gapSee        = "pids, command lines and descriptor numbers of other processes can be read in /proc, and the priority and CPU affinity of the same user's can be changed"
+	gapSee        = "pids, command lines and descriptor numbers of other processes can be read in /proc"
+	gapSchedule   = "without a seccomp notification listener, the priority and CPU affinity of the same user's other processes can be changed, but for the launcher's"
+	gapFiltered   = "before Landlock ABI 6, the priority and CPU affinity of the same user's processes that are in a sandbox of their own can be changed"
 	gapSignal     = "before Landlock ABI 6, processes of the same user outside can be signalled"
 	gapTerminals  = "other terminals of the same user can be opened through /dev/pts"
 	gapErratum    = "this kernel does not say that Landlock erratum 3 is fixed: a directory moved out of a bind mount may gain rights by a rename"
@@ -62,7 +64,7 @@ func (p *Plan) states() map[policy.Effect]backend.State {
 		policy.NetUnixAbstract: p.stateUnix(6, gapAbstract),
 		policy.ProcSignal:      p.since(6, enforced("landlock"), unenforced(gapSignal)),
 		policy.ProcTrace:       enforced("landlock"),
-		policy.ProcSee:         unenforced(gapSee),
+		policy.ProcSee:         p.stateSee(),
 		policy.KernelKeyring:   enforced("seccomp"),
 		policy.KernelIOUring:   enforced("seccomp"),
 		policy.KernelMount:     enforced("landlock", "seccomp"),
@@ -71,6 +73,9 @@ func (p *Plan) states() map[policy.Effect]backend.State {
 		policy.TreeKill:        p.stateTree(),
 	}
 	maps.Copy(states, launch.LimitStates(p.policy.Limits(), p.Facts.host()))
+	if p.Facts.Namespaces {
+		p.native(states)
+	}
 	requested := p.policy.Requested()
 	for _, e := range policy.Effects() {
 		if _, ok := states[e]; !ok || !requested.Has(e) {
@@ -83,14 +88,33 @@ func (p *Plan) states() map[policy.Effect]backend.State {
 // stateTree: a cgroup ends the tree whatever it does; where none can be had, the
 // thread that made the worker signals all that its domain lets it.
 func (p *Plan) stateTree() backend.State {
+	if p.Facts.Namespaces { // with its first process all others end
+		return enforced("PID namespace")
+	}
 	if p.endsByScope() {
 		return enforced("landlock")
 	}
 	return launch.TreeState(p.Facts.Groups, partial(gapTree, "subreaper"))
 }
 
+func (p *Plan) scopesSignals() bool { return p.Scoped&ll.ScopeSignal != 0 }
+
+// stateSee: the host's /proc is seen. Beside it stands what the filter and the
+// supervisor cannot keep the worker from changing.
+func (p *Plan) stateSee() backend.State {
+	s := unenforced(gapSee)
+	switch {
+	case !p.Supervise:
+		s.Gaps = append(s.Gaps, gapSchedule)
+	case !p.scopesSignals():
+		s.Gaps = append(s.Gaps, gapFiltered)
+	}
+	return s
+}
+
 func (p *Plan) endsByScope() bool {
-	return p.Scoped&ll.ScopeSignal != 0 && (p.Facts.Groups == nil || !p.Facts.Groups.Kill.Can())
+	// With namespaces the launch thread is in no domain: it reaches everybody.
+	return !p.Facts.Namespaces && p.scopesSignals() && (p.Facts.Groups == nil || !p.Facts.Groups.Kill.Can())
 }
 
 func (p *Plan) since(abi int, then, before backend.State) backend.State {

@@ -1,6 +1,7 @@
 package landlock
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -52,7 +53,7 @@ func testPolicy(t testing.TB, ws string, change func(*policy.Spec)) policy.Polic
 
 func requireLandlock(t testing.TB) *Backend {
 	t.Helper()
-	b := New(Options{})
+	b := New(Options{Namespaces: native()})
 	if !b.Probe().Usable {
 		if os.Getenv("SBX_MUST_RUN") == "1" {
 			t.Fatalf("landlock must be usable here: %s", b.reason)
@@ -157,6 +158,83 @@ func TestWorkerIsConfined(t *testing.T) {
 	}
 }
 
+// TestBegin: a launch whose Begin fails starts nothing, and leaves nothing to the next.
+func TestBegin(t *testing.T) {
+	ws := realTemp(t)
+	prepared := prepare(t, testPolicy(t, ws, nil))
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	dir, err := os.Open(ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	no := errors.New("not now")
+	for i := range 4 { // the later ones have berths that were made ahead
+		var err error
+		if i%2 == 0 {
+			err = no
+		}
+		file := filepath.Join(ws, fmt.Sprint(i))
+		w, serr := prepared.Start(backend.Command{Path: "/bin/touch", Argv: []string{"touch", file}, Dir: dir, Stdin: null, Stdout: null, Stderr: null, Begin: func() error {
+			if _, err := os.Stat(file); err == nil {
+				t.Error("the worker did not wait")
+			}
+			return err
+		}})
+		if serr == nil {
+			if r := w.Wait(); r.Outcome.ExitStatus() != 0 {
+				t.Errorf("%+v", r.Outcome)
+			}
+		}
+		if _, there := os.Stat(file); !errors.Is(serr, err) || (there == nil) != (err == nil) {
+			t.Errorf("launch %d: %v, its file: %v", i, serr, there)
+		}
+	}
+}
+
+// TestMadeAhead: berths for the next workers are made when one has ended, or has run
+// for a while, and not while it begins.
+func TestMadeAhead(t *testing.T) {
+	ws := realTemp(t)
+	prepared := prepare(t, testPolicy(t, ws, nil)).(*prepared)
+	ahead := func() int {
+		prepared.mu.Lock()
+		defer prepared.mu.Unlock()
+		return len(prepared.ahead)
+	}
+	runIn(t, prepared, ws, "true")
+	if n := ahead(); n != 0 {
+		t.Errorf("%d were made for one launch alone", n)
+	}
+	runIn(t, prepared, ws, "true")
+	if n := ahead(); n != aheadBerths {
+		t.Errorf("%d after the second", n)
+	}
+	null, _ := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	defer null.Close()
+	dir, _ := os.Open(ws)
+	defer dir.Close()
+	began := time.Now()
+	w, err := prepared.Start(backend.Command{Path: "/bin/sleep", Argv: []string{"sleep", "100"}, Dir: dir, Stdin: null, Stdout: null, Stderr: null})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := ahead(); n != aheadBerths-1 && time.Since(began) < aheadAfter {
+		t.Errorf("%d while the next one begins", n)
+	}
+	for end := time.Now().Add(10 * time.Second); ahead() != aheadBerths; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("none was made while a worker runs")
+		}
+	}
+	w.Stop(0)
+	w.Wait()
+}
+
 func TestOutcomes(t *testing.T) {
 	ws := realTemp(t)
 	prepared := prepare(t, testPolicy(t, ws, nil))
@@ -190,7 +268,7 @@ func TestTempIsPrivate(t *testing.T) {
 	if strings.Contains(second, "s\n") && strings.HasPrefix(second, "s") {
 		t.Errorf("the second worker saw the first one's temp: %q", second)
 	}
-	if _, err := os.Lstat(strings.TrimSpace(first)); err == nil {
+	if _, err := os.Lstat(strings.TrimSpace(first)); err == nil && !native() {
 		t.Errorf("the first worker's temp %q is still there", first)
 	}
 }
@@ -205,7 +283,7 @@ func TestOrphansEnd(t *testing.T) {
 	if _, err := fmt.Sscan(out, &pid); err != nil {
 		t.Fatalf("no orphan: %q", out)
 	}
-	if err := unix.Kill(pid, 0); err == nil {
+	if err := unix.Kill(outside(pid), 0); err == nil {
 		t.Errorf("orphan %d is alive", pid)
 	}
 	if len(res.Survivors) != 0 {

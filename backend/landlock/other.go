@@ -14,6 +14,10 @@ func probe() (f Facts, reason, fix string) {
 	return f, fmt.Sprintf("Landlock is a Linux mechanism; this is %s", runtime.GOOS), "use another backend on this system"
 }
 
+type namespaceFault struct{ reason, fix string }
+
+func (b *Backend) withNamespaces(bool) {}
+
 type warmThread struct{}
 
 func (*warmThread) takeGroups() *cgroup.Host {
@@ -22,7 +26,13 @@ func (*warmThread) takeGroups() *cgroup.Host {
 }
 
 // Prewarm does nothing here.
-func (b *Backend) Prewarm(*cgroup.Host) {}
+func (b *Backend) Prewarm(func() *cgroup.Host, bool) {}
+
+// Watches is false: there is no Landlock.
+func (b *Backend) Watches() bool { return false }
+
+// Discard does nothing.
+func (b *Backend) Discard() {}
 
 // Prepare fails: this half of the backend exists on Linux only.
 func (p *Plan) Prepare() (backend.Prepared, error) {

@@ -14,6 +14,7 @@ import (
 	"sandboxd/internal/cgroup"
 	"sandboxd/internal/launch"
 	"sandboxd/internal/quota"
+	"sandboxd/internal/rootfs"
 	"sandboxd/internal/seccomp"
 	"sandboxd/policy"
 )
@@ -40,6 +41,10 @@ type Facts struct {
 	// UserLimit tells that workers run as a user whose processes the kernel limits
 	// (RLIMIT_NPROC).
 	UserLimit bool `json:"user_limit,omitempty"`
+	// Namespaces tells that workers get namespaces of their own: the backend "native".
+	Namespaces bool `json:"namespaces,omitempty"`
+	// RootLinks are the symbolic links in the root directory, for their tree of files.
+	RootLinks []policy.Link `json:"root_links,omitempty"`
 }
 
 func (f Facts) host() launch.Host {
@@ -85,13 +90,17 @@ type Plan struct {
 	Rules         []Rule          `json:"rules"`
 	Filter        seccomp.Variant `json:"-"`
 	FilterName    string          `json:"seccomp_filter"`
-	Supervise     bool            `json:"supervise"`
-	policy        policy.Policy
-	tempBase      string
-	user          *User
-	warm          *warmThread
-	enforcement   backend.Enforcement
-	groups        atomic.Pointer[cgroup.Host] // with handles, for the first that is prepared
+	// Tree is what the worker sees of files, if it has a mount namespace of its own.
+	Tree        *rootfs.Layout `json:"tree,omitempty"`
+	Supervise   bool           `json:"supervise"`
+	policy      policy.Policy
+	tempBase    string
+	user        *User
+	watch       bool
+	recheck     bool
+	warm        *warmThread
+	enforcement backend.Enforcement
+	groups      atomic.Pointer[cgroup.Host] // with handles, for the first that is prepared
 }
 
 // Compile makes a plan of a policy for a host. It is pure.
@@ -103,7 +112,7 @@ func Compile(p policy.Policy, f Facts) (*Plan, error) {
 		return nil, backend.Refuse(fixNoLandlock, "this kernel has no Landlock")
 	}
 	f.ABI = min(f.ABI, MaxABI)
-	if p.Net() != policy.NetNone && p.Net() != policy.NetHost {
+	if p.Net() != policy.NetNone && p.Net() != policy.NetHost && !f.Namespaces {
 		return nil, backend.Refuse("use --net none or --net host, or another backend",
 			"landlock cannot give a network of kind %q", p.Net())
 	}
@@ -130,6 +139,14 @@ func Compile(p policy.Policy, f Facts) (*Plan, error) {
 	plan.Supervise = f.Notify
 	plan.Rules = rulesFor(p.Grants(), h.FS)
 	var err error
+	if f.Namespaces {
+		tree, err := rootfs.Compile(p, f.RootLinks)
+		if err != nil {
+			return nil, err
+		}
+		plan.Tree = &tree
+		plan.Rules = slices.DeleteFunc(plan.Rules, func(r Rule) bool { return !tree.Shows(string(r.Path)) })
+	}
 	plan.enforcement, err = backend.NewEnforcement(plan.states())
 	return plan, err
 }
@@ -137,7 +154,7 @@ func Compile(p policy.Policy, f Facts) (*Plan, error) {
 // filterFor picks the seccomp filter that closes what this Landlock cannot.
 func filterFor(p policy.Policy, f Facts) seccomp.Variant {
 	v := seccomp.Variant{Net: seccomp.NetNone, Unix: seccomp.UnixKernel, Truncate: f.ABI < 3, Shm: f.Notify}
-	if p.Net() == policy.NetHost {
+	if p.Net() != policy.NetNone {
 		v.Net = seccomp.NetHost
 	}
 	switch {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 
 	"sandboxd/backend"
@@ -26,7 +27,10 @@ type Backend struct {
 	// tempBase is where private temporary directories are made.
 	tempBase string
 	// user is whom workers run as, when that is not the caller.
-	user *User
+	user     *User
+	watch    bool
+	recheck  bool
+	unusable *namespaceFault
 	// warm is shared by the plans of this backend.
 	warm *warmThread
 }
@@ -45,18 +49,40 @@ type Options struct {
 	// User is whom workers run as; nil means the caller. Only root may name
 	// another.
 	User *User
+	// Watch has each worker's tree ended even if this process is killed, where no
+	// cgroup is made for it whose end a guard (package guard) can see to: by a watchdog,
+	// a process for each worker, which costs a fork of this one. Without one where it
+	// is needed the result warns: Landlock scopes signals from ABI 6.
+	Watch bool
+	// Recheck has every granted path looked up again before each launch, for those who
+	// share what is prepared between launches that are far apart. Where a path leads to
+	// another file or directory by then, its rules are made anew; the policy is not.
+	Recheck bool
+	// Namespaces gives each worker namespaces of its own, with a tree of files in which
+	// there is only what it is granted: the backend's name is [NativeName] then.
+	Namespaces bool
+	// Try makes such namespaces once, to see whether that can be done here. Without it
+	// what the system says of itself is believed, and a launch tells what is wrong.
+	Try bool
 	// Facts overrides the probe of the host, for tests.
 	Facts *Facts
 }
 
 // New probes the host and returns the backend.
 func New(o Options) *Backend {
-	b := &Backend{tempBase: o.TempBase, user: o.User, warm: new(warmThread)}
+	b := &Backend{tempBase: o.TempBase, user: o.User, watch: o.Watch, recheck: o.Recheck, warm: new(warmThread)}
 	if o.Facts != nil {
 		b.facts = *o.Facts
 	} else {
 		b.facts, b.reason, b.fix = probe()
 		b.facts.UserLimit = os.Getuid() > 0 // -1 on a system that has none
+	}
+	b.facts.Namespaces = b.facts.Namespaces || o.Namespaces
+	if b.facts.Namespaces && b.facts.RootLinks == nil {
+		b.facts.RootLinks = rootLinks()
+	}
+	if o.Namespaces {
+		b.withNamespaces(o.Try)
 	}
 	if b.facts.Arch == "" {
 		b.facts.Arch = runtime.GOARCH
@@ -64,8 +90,19 @@ func New(o Options) *Backend {
 	return b
 }
 
-// Name is "landlock".
-func (b *Backend) Name() string { return Name }
+// Name is "landlock", or "native" with namespaces.
+func (b *Backend) Name() string {
+	if b.facts.Namespaces {
+		return NativeName
+	}
+	return Name
+}
+
+// Rechecks tells whether prepared plans look at what they grant before each launch.
+func (b *Backend) Rechecks() bool { return b.recheck }
+
+// Begins tells that a launch's Begin is called: see backend.Beginner.
+func (b *Backend) Begins() bool { return true }
 
 // Facts are what the probe found.
 func (b *Backend) Facts() Facts { return b.facts }
@@ -90,8 +127,10 @@ func (b *Backend) WithoutNotify(reason string) *Backend {
 
 // Probe tells what this host can do.
 func (b *Backend) Probe() backend.Capability {
-	d := dialect.Landlock()
-	c := backend.Capability{Backend: Name, Usable: b.facts.ABI >= 1, Reason: b.reason, Fix: b.fix, Facts: b.facts, Dialect: &d}
+	c := backend.Capability{Backend: b.Name(), Usable: b.facts.ABI >= 1, Reason: b.reason, Fix: b.fix, Facts: b.facts, Dialect: ownDialect()}
+	if c.Usable && b.unusable != nil {
+		c.Usable, c.Reason, c.Fix = false, b.unusable.reason, b.unusable.fix
+	}
 	if !c.Usable {
 		return c
 	}
@@ -101,6 +140,12 @@ func (b *Backend) Probe() backend.Capability {
 	}
 	return c
 }
+
+// ownDialect is one for all reports, of which there may be many.
+var ownDialect = sync.OnceValue(func() *dialect.Dialect {
+	d := dialect.Landlock()
+	return &d
+})
 
 // Plan compiles a policy for this host.
 func (b *Backend) Plan(p policy.Policy) (backend.Plan, error) {
@@ -115,7 +160,7 @@ func (b *Backend) Plan(p policy.Policy) (backend.Plan, error) {
 	if err != nil {
 		return nil, errors.Join(err, groups.Close())
 	}
-	plan.tempBase, plan.user, plan.warm = b.tempBase, b.user, b.warm
+	plan.tempBase, plan.user, plan.watch, plan.recheck, plan.warm = b.tempBase, b.user, b.watch, b.recheck, b.warm
 	// The first that is prepared gets the handles; a plan may never be.
 	plan.groups.Store(groups)
 	runtime.AddCleanup(plan, func(h *cgroup.Host) { _ = h.Close() }, groups)

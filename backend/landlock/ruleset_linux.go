@@ -34,9 +34,10 @@ func (s *slot) makeRuleset(p *Plan, extra []fdRule) (err error) {
 	}
 	s.ruleset = fd
 	half := len(p.Rules) / 2
+	s.granted = make([]inode, len(p.Rules))
 	others := make(chan error, 1)
-	go func() { others <- addPaths(fd, p.Rules[half:]) }()
-	err = addPaths(fd, p.Rules[:half])
+	go func() { others <- addPaths(fd, p.Rules[half:], s.granted[half:]) }()
+	err = addPaths(fd, p.Rules[:half], s.granted[:half])
 	if err := cmp.Or(err, <-others); err != nil {
 		return err
 	}
@@ -61,32 +62,51 @@ func (r Rule) makesFiles() bool {
 	return r.Kind == policy.Tree && r.Rights&ll.AccessFSMakeReg != 0
 }
 
-func addPaths(ruleset int, rules []Rule) error {
-	for _, r := range rules {
-		if err := addPath(ruleset, r); err != nil {
+// inode is what a rule is bound to. The kernel keeps it as long as the ruleset is
+// there (landlock_object), so that no other gets its number.
+type inode struct{ dev, ino uint64 }
+
+func inodeOf(st *unix.Stat_t) inode { return inode{uint64(st.Dev), st.Ino} }
+
+// stands tells whether each granted path leads to what the ruleset grants. By which
+// way does not matter: it is the same file, and the policy names what it grants.
+func (s *slot) stands(p *Plan) bool {
+	for i, r := range p.Rules {
+		var st unix.Stat_t
+		if unix.Lstat(string(r.Path), &st) != nil || inodeOf(&st) != s.granted[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// addPaths notes in granted what each rule is bound to.
+func addPaths(ruleset int, rules []Rule, granted []inode) (err error) {
+	for i, r := range rules {
+		if granted[i], err = addPath(ruleset, r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func addPath(ruleset int, r Rule) error {
+func addPath(ruleset int, r Rule) (inode, error) {
 	handle, err := sys.OpenRealFD(string(r.Path))
 	if err != nil {
-		return fmt.Errorf("granting a path: %w", err)
+		return inode{}, fmt.Errorf("granting a path: %w", err)
 	}
 	defer unix.Close(handle)
 	var st unix.Stat_t
 	if err := unix.Fstat(handle, &st); err != nil {
-		return fmt.Errorf("granting %q: %w", r.Path, err)
+		return inode{}, fmt.Errorf("granting %q: %w", r.Path, err)
 	}
 	if isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR; isDir != (r.Kind == policy.Tree) {
-		return fmt.Errorf("granting %q: it is no longer a %s", r.Path, r.Kind)
+		return inode{}, fmt.Errorf("granting %q: it is no longer a %s", r.Path, r.Kind)
 	}
 	if err := addRule(ruleset, handle, r.Rights); err != nil {
-		return fmt.Errorf("granting %q: %w", r.Path, err)
+		return inode{}, fmt.Errorf("granting %q: %w", r.Path, err)
 	}
-	return nil
+	return inodeOf(&st), nil
 }
 
 // addDescriptor grants the file behind an open descriptor. Pipes and sockets
@@ -128,6 +148,31 @@ func fdRights(fd int) uint64 {
 		return ll.AccessFSReadFile | ll.AccessFSWriteFile | ll.AccessFSTruncate
 	}
 	return 0
+}
+
+// scopeSignals puts the calling thread in a domain that keeps it from signalling what
+// is not in it, and from nothing else.
+func scopeSignals() error {
+	// Any domain refuses to link or move a file to another directory
+	// (landlock(7), LANDLOCK_ACCESS_FS_REFER), unless a rule grants it.
+	attr := sys.RulesetAttr{HandledFS: ll.AccessFSRefer, Scoped: ll.ScopeSignal}
+	ruleset, err := sys.CreateRuleset(attr, attrSize(6)) // with the member that ABI 6 has added
+	if err != nil {
+		return err
+	}
+	defer unix.Close(ruleset)
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening the root directory: %w", err)
+	}
+	defer unix.Close(root)
+	if err := addRule(ruleset, root, ll.AccessFSRefer); err != nil {
+		return fmt.Errorf("granting the root directory: %w", err)
+	}
+	if err := ll.LandlockRestrictSelf(ruleset, 0); err != nil {
+		return fmt.Errorf("restricting the thread: %w", err)
+	}
+	return nil
 }
 
 // restrict confines the calling thread.

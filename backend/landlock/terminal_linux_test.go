@@ -44,7 +44,7 @@ func onTerminal(t *testing.T, user *User, mode policy.Mode, own bool, script str
 		s.Mode = mode
 		s.Grants = append(s.Grants[1:], policy.Grant{Path: "/dev/tty", Kind: policy.File, Access: policy.Read | policy.Write | policy.Ioctl, Reason: "its own"})
 	})
-	plan, err := New(Options{User: user}).Plan(p)
+	plan, err := New(Options{User: user, Namespaces: native()}).Plan(p)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"strings"
+	"sync"
 
 	"sandboxd/backend"
 	"sandboxd/backend/landlock"
@@ -16,6 +17,7 @@ var known = []struct {
 	make func() backend.Backend
 }{
 	{landlock.Name, func() backend.Backend { return landlock.New(landlock.Options{}) }},
+	{landlock.NativeName, func() backend.Backend { return landlock.New(landlock.Options{Namespaces: true}) }},
 }
 
 func backendNames() []string {
@@ -41,11 +43,43 @@ func chooseBackends(word string) ([]backend.Backend, error) {
 	return list, nil
 }
 
-// prewarm lets the likely backend begin with what does not depend on the
-// policy, while the policy is resolved. It leaves no trace if nothing follows.
-func prewarm(candidates []backend.Backend, groups *cgroup.Host) {
-	if w, ok := candidates[0].(interface{ Prewarm(*cgroup.Host) }); ok && candidates[0].Probe().Usable {
-		w.Prewarm(groups)
+// prewarm begins with what does not depend on the policy, while the policy is
+// resolved, and lets the likely backend do so. It leaves no trace if nothing
+// follows. What it returns gives what is found out of cgroups, which is done once,
+// and not at all if the caller has: it is for one launch, which closes it.
+func prewarm(candidates []backend.Backend, known *cgroup.Host) (groups func() *cgroup.Host) {
+	groups = sync.OnceValue(func() *cgroup.Host {
+		if known != nil {
+			return known
+		}
+		h := cgroup.Probe()
+		return &h
+	})
+	go groups()
+	if w, ok := candidates[0].(warmer); ok && candidates[0].Probe().Usable {
+		w.Prewarm(groups, keeper == nil)
+	}
+	return groups
+}
+
+// warmer is a backend that can begin before the policy is known.
+type warmer interface {
+	Prewarm(groups func() *cgroup.Host, watch bool)
+	Watches() bool
+	Discard()
+}
+
+// watches tells whether the likely backend ends a worker's tree if this process
+// is killed.
+func watches(candidates []backend.Backend) bool {
+	w, ok := candidates[0].(warmer)
+	return ok && w.Watches()
+}
+
+// discard undoes prewarm for the backends.
+func discard(candidates []backend.Backend) {
+	if w, ok := candidates[0].(warmer); ok {
+		w.Discard()
 	}
 }
 

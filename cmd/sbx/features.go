@@ -5,30 +5,17 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"sandboxd/backend"
 	"sandboxd/internal/canary"
+	"sandboxd/internal/features"
 	"sandboxd/policy"
 	"sandboxd/profiles"
 	"sandboxd/report"
 )
-
-// featuresReport is what `sbx features --json` prints.
-type featuresReport struct {
-	Schema   int                  `json:"schema"`
-	Version  string               `json:"sbx_version"`
-	OS       string               `json:"os"`
-	Arch     string               `json:"arch"`
-	Kernel   string               `json:"kernel,omitempty"`
-	UID      int                  `json:"uid"`
-	Effects  []policy.Effect      `json:"effects"`
-	Promise  []policy.Effect      `json:"promise"`
-	Backends []backend.Capability `json:"backends"`
-}
 
 func newFeatures(stdout io.Writer) *cobra.Command {
 	asJSON := false
@@ -37,17 +24,15 @@ func newFeatures(stdout io.Writer) *cobra.Command {
 		Short: "Say what this host can enforce, effect by effect, and why not otherwise",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			f := featuresReport{
-				Schema: report.SchemaVersion, Version: versionString(), OS: runtime.GOOS, Arch: runtime.GOARCH, Kernel: kernelRelease(),
-				UID: os.Geteuid(), Effects: policy.Effects(), Promise: policy.Promise().List(),
-			}
+			var all []backend.Backend
 			for _, k := range known {
-				f.Backends = append(f.Backends, backend.Describe(k.make()))
+				all = append(all, k.make())
 			}
+			f := features.Of(versionString(), all)
 			if asJSON {
 				return encode(stdout, f)
 			}
-			f.writeText(stdout)
+			writeFeatures(stdout, f)
 			return nil
 		},
 	}
@@ -55,7 +40,7 @@ func newFeatures(stdout io.Writer) *cobra.Command {
 	return c
 }
 
-func (f featuresReport) writeText(w io.Writer) {
+func writeFeatures(w io.Writer, f features.Report) {
 	fmt.Fprintf(w, "%s/%s %s, uid %d\n", f.OS, f.Arch, f.Kernel, f.UID)
 	for _, b := range f.Backends {
 		if !b.Usable {

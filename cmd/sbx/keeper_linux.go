@@ -13,6 +13,7 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/internal/cgroup"
+	"sandboxd/internal/guard"
 	"sandboxd/internal/launch"
 )
 
@@ -34,18 +35,27 @@ func findKeeper() bool {
 }
 
 // keep makes this process the keeper of another, which does what was asked for:
-// where no cgroup can be had, whoever is killed with SIGKILL leaves its worker's
-// orphans to its parent. It is not done if this process should do it itself, with
-// what it found out of cgroups, if it did.
-func keep(dieWithParent bool) (_ *cgroup.Host, done bool, err error) {
+// where no cgroup can be had and no watchdog, whoever is killed with SIGKILL leaves
+// its worker's orphans to its parent. It is not done if this process should do it
+// itself, with what it found out of cgroups, if it did.
+func keep(watched, dieWithParent bool) (_ *cgroup.Host, done bool, err error) {
 	if keeper != nil {
 		return nil, false, nil
 	}
 	groups := cgroup.Probe()
-	if groups.Kill.Can() {
+	if watched || groups.Kill.Can() {
 		return &groups, false, nil // a guard is cheaper: see guarding
 	}
 	return nil, true, errors.Join(groups.Close(), keepFor(dieWithParent))
+}
+
+// keepUnconfined does the same later, for a command that no watchdog could be for.
+func keepUnconfined(begun []backend.Backend, groups *cgroup.Host, dieWithParent bool) (done bool, err error) {
+	if keeper != nil || groups.Kill.Can() {
+		return false, nil
+	}
+	discard(begun)
+	return true, errors.Join(groups.Close(), keepFor(dieWithParent))
 }
 
 func keepFor(dieWithParent bool) error {
@@ -54,7 +64,7 @@ func keepFor(dieWithParent bool) error {
 		return keepError(err)
 	}
 	signals := make(chan os.Signal, 16)
-	for _, sig := range append([]os.Signal{unix.SIGTSTP}, forwarded...) {
+	for _, sig := range append([]os.Signal{unix.SIGTSTP, unix.SIGCONT}, forwarded...) {
 		if !signal.Ignored(sig) {
 			signal.Notify(signals, sig)
 		}
@@ -79,17 +89,13 @@ func keepFor(dieWithParent bool) error {
 			k.Signal(sig)
 		}
 	}()
-	continued := make(chan os.Signal, 4)
-	signal.Notify(continued, unix.SIGCONT)
-	status, survivors, err := k.Wait(func() {
-		// It stops as the launcher has, so that the shell sees it. Package signal
-		// gives a signal that it has caught once never back to its default.
-		for len(continued) > 0 {
-			<-continued // of an earlier stop
+	status, survivors, unknown, err := k.Wait(func(sig unix.Signal) {
+		// A stop of job control is one of all that the shell started. Who has
+		// stopped the launcher alone continues it alone. Package signal gives
+		// SIGTSTP, which it has caught once, never back to its default.
+		if sig != unix.SIGSTOP {
+			_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
 		}
-		_ = unix.Kill(os.Getpid(), unix.SIGSTOP) // which may come after the call has returned
-		<-continued
-		k.Signal(unix.SIGCONT)
 	})
 	switch {
 	case err != nil:
@@ -97,12 +103,17 @@ func keepFor(dieWithParent bool) error {
 	case status.Exited():
 		return &exitError{status: status.ExitStatus()}
 	}
-	_ = sweepLeft()
-	line := fmt.Sprintf("the launcher was killed by signal %d; its command was ended, and there is no report", status.Signal())
-	if len(survivors) > 0 {
-		line = fmt.Sprintf("the launcher was killed by signal %d, and processes of its command survived: %v", status.Signal(), survivors)
+	_ = guard.Sweep()
+	line := fmt.Sprintf("the launcher was killed by signal %d", status.Signal())
+	switch {
+	case len(survivors) > 0:
+		line += fmt.Sprintf(", and processes of its command survived: %v", survivors)
+	case len(unknown) > 0:
+		line += fmt.Sprintf("; whose these processes are is not known, its command's or of others that this process had started before: %v", unknown)
+	default:
+		line += "; its command was ended"
 	}
-	return &exitError{status: 128 + int(status.Signal()), line: line}
+	return &exitError{status: 128 + int(status.Signal()), line: line + "; there is no report"}
 }
 
 func keepError(err error) error {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandboxd/backend/landlock"
 )
 
 // getaways are commands that leave a process behind, each in another way. Each
@@ -61,19 +63,14 @@ func gone(pid int) bool {
 
 // childNamed finds the child of a process with such an argv[0], or 0.
 func childNamed(parent int, prefix string) int {
-	list, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, file := range list {
-		stat, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(f) < 2 || f[1] != strconv.Itoa(parent) {
-			continue
-		}
-		if cmd, _ := os.ReadFile(filepath.Dir(file) + "/cmdline"); bytes.HasPrefix(cmd, []byte(prefix)) {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			return pid
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent)) // proc(5); CONFIG_PROC_CHILDREN
+	for _, list := range lists {
+		children, _ := os.ReadFile(list)
+		for _, child := range strings.Fields(string(children)) {
+			if cmd, _ := os.ReadFile("/proc/" + child + "/cmdline"); bytes.HasPrefix(cmd, []byte(prefix)) {
+				pid, _ := strconv.Atoi(child)
+				return pid
+			}
 		}
 	}
 	return 0
@@ -99,33 +96,81 @@ func TestNothingOutlivesTheLauncher(t *testing.T) {
 			t.Run(name+", "+whom, func(t *testing.T) {
 				t.Parallel()
 				c := sbx(t, "run", "-q", "--", "sh", "-c", command)
-				if err := c.Start(); err != nil {
-					t.Fatal(err)
-				}
-				pid := pidIn(t, filepath.Join(c.Dir, "pid"))
-				parent := guarded(t, c.Process.Pid)
-				switch whom {
-				case "the caller's":
-					_ = c.Process.Kill()
-				case "the worker's parent":
-					_ = unix.Kill(parent, unix.SIGKILL)
-				case "its group":
-					if parent != c.Process.Pid && name != "none" {
-						_ = c.Process.Kill() // both at once are the gap of a host without cgroups
-					} else {
-						_ = unix.Kill(-c.Process.Pid, unix.SIGKILL)
-					}
-				}
-				_ = c.Wait()
-				waitUntil(t, "the end of the process", func() bool { return gone(pid) })
-				tmp := temp(c)
-				waitUntil(t, "the end of the private temp", func() bool {
-					left, err := os.ReadDir(tmp)
-					return err == nil && len(left) == 0
-				})
+				killAndSee(t, c, name, whom)
 			})
 		}
 	}
+}
+
+// TestNothingOutlivesTheLauncherByWatchdog: the same without a cgroup, with a terminal
+// of the command's own, and, with and without a cgroup, at once after the start.
+func TestNothingOutlivesTheLauncherByWatchdog(t *testing.T) {
+	needWatchdog(t)
+	for name, command := range getaways {
+		for _, tty := range []string{"--tty=false", "--tty=true"} {
+			for _, whom := range []string{"the caller's", "its group"} {
+				t.Run(name+", "+tty+", "+whom, func(t *testing.T) {
+					t.Parallel()
+					c := withoutCgroup(t, "run", "-q", tty, "--", "sh", "-c", command)
+					killAndSee(t, c, name, whom)
+				})
+			}
+		}
+	}
+	for name, command := range map[string]func(*testing.T, ...string) *exec.Cmd{"at once": sbx, "at once, without a cgroup": withoutCgroup} {
+		t.Run(name, func(t *testing.T) {
+			for n := range 20 {
+				c := command(t, "run", "-q", "--", "sh", "-c", getaways["double fork"])
+				if err := c.Start(); err != nil {
+					t.Fatal(err)
+				}
+				pid := pidIn(t, filepath.Join(c.Dir, "pid")) // before there is a guard, mostly
+				if n%2 == 0 {
+					_ = c.Process.Kill()
+				} else {
+					_ = unix.Kill(-c.Process.Pid, unix.SIGKILL)
+				}
+				_ = c.Wait()
+				waitUntil(t, "the end of the process", func() bool { return gone(pid) })
+			}
+		})
+	}
+}
+
+func needWatchdog(t *testing.T) {
+	t.Helper()
+	if b := landlock.New(landlock.Options{}); !b.Watches() {
+		t.Skip("Landlock scopes no signals here")
+	}
+}
+
+// killAndSee kills a launcher, and sees that nothing is left of what it started.
+func killAndSee(t *testing.T, c *exec.Cmd, name, whom string) {
+	t.Helper()
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := pidIn(t, filepath.Join(c.Dir, "pid"))
+	parent := guarded(t, c.Process.Pid)
+	switch whom {
+	case "the caller's":
+		_ = c.Process.Kill()
+	case "the worker's parent":
+		_ = unix.Kill(parent, unix.SIGKILL)
+	case "its group":
+		if parent != c.Process.Pid && name != "none" {
+			_ = c.Process.Kill() // both at once are the gap of a host without cgroups
+		} else {
+			_ = unix.Kill(-c.Process.Pid, unix.SIGKILL)
+		}
+	}
+	_ = c.Wait()
+	waitUntil(t, "the end of the process", func() bool { return gone(pid) })
+	tmp := temp(c)
+	waitUntil(t, "the end of the private temp", func() bool {
+		left, err := os.ReadDir(tmp)
+		return err == nil && len(left) == 0
+	})
 }
 
 func temp(c *exec.Cmd) string {

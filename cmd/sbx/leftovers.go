@@ -1,12 +1,9 @@
 package main
 
 import (
-	"errors"
 	"time"
 
-	"sandboxd/internal/launch"
-	"sandboxd/internal/quota"
-	"sandboxd/internal/scratch"
+	"sandboxd/internal/guard"
 )
 
 // sweeping removes what launchers that were killed left behind, while this one's
@@ -18,18 +15,8 @@ func (s *sweeping) start() {
 	go func() {
 		defer close(s.done)
 		// What cannot be removed is tried again by the next launch.
-		_, _ = scratch.Mine().Sweep(removeLeft)
+		_ = guard.Sweep()
 	}()
-}
-
-func removeLeft(m scratch.Mark) error {
-	switch m.Kind {
-	case launch.KindGroup:
-		return launch.RemoveLeftGroup(m)
-	case quota.KindMount:
-		return quota.RemoveLeft(m)
-	}
-	return errors.New("left by another version of sbx: " + m.Kind)
 }
 
 // wait lets a sweep under way end, for half of one helps nobody.

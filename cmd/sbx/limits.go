@@ -1,13 +1,11 @@
 package main
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"sandboxd/internal/cli"
 	"sandboxd/policy"
 )
 
@@ -42,62 +40,8 @@ func (f *limitFlags) limits() policy.Limits {
 	}
 }
 
-// sizeValue is a flag of bytes, or of what a unit of 1024s makes of them.
-type sizeValue int64
-
-func (v *sizeValue) String() string {
-	if *v == 0 {
-		return "0" // nothing that pflag would show as a default
-	}
-	return strconv.FormatInt(int64(*v), 10)
-}
-
-func (v *sizeValue) Type() string { return "size" }
-
-func (v *sizeValue) Set(s string) error {
-	number := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(s), "B"), "I")
-	shift := 0
-	if n := len(number); n > 0 {
-		if i := strings.IndexByte("KMGT", number[n-1]); i >= 0 {
-			number, shift = number[:n-1], 10*(i+1)
-		}
-	}
-	n, err := strconv.ParseInt(number, 10, 64)
-	if err != nil || n <= 0 || n > (1<<62)>>shift {
-		return fmt.Errorf("%q is no size, as in 65536, 512M or 2G", s)
-	}
-	*v = sizeValue(n << shift)
-	return nil
-}
-
-// durationValue is a flag of whole seconds, or of what time.ParseDuration reads.
-type durationValue time.Duration
-
-func (d *durationValue) String() string {
-	if *d == 0 {
-		return "0" // nothing that pflag would show as a default
-	}
-	return time.Duration(*d).String()
-}
-
-func (d *durationValue) Type() string { return "duration" }
-
-func (d *durationValue) Set(s string) error {
-	v, err := time.ParseDuration(s)
-	if n, nerr := strconv.ParseFloat(s, 64); nerr == nil {
-		if v, err = time.Duration(n*float64(time.Second)), nil; n > maxSeconds || n != n {
-			return fmt.Errorf("%q is too long", s)
-		}
-	}
-	switch {
-	case err != nil:
-		return fmt.Errorf("%q is no duration, as in 90, 90s or 5m", s)
-	case v < 0:
-		return fmt.Errorf("%q is negative", s)
-	}
-	*d = durationValue(v)
-	return nil
-}
-
-// maxSeconds keeps a number of seconds within time.Duration.
-const maxSeconds = 1 << 32
+// The flags' values.
+type (
+	sizeValue     = cli.Size
+	durationValue = cli.Duration
+)

@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"sandboxd/backend"
-	"sandboxd/policy"
+	"sandboxd/internal/cli"
+	"sandboxd/internal/guard"
 )
 
 // version is set by the Makefile; a plain `go build` leaves it to the module's
@@ -23,7 +22,7 @@ var version = ""
 
 func main() {
 	if isGuard() {
-		os.Exit(guard())
+		os.Exit(guard.Main())
 	}
 	findKeeper()
 	os.Exit(realMain(os.Args[1:], os.Stdout, os.Stderr))
@@ -81,21 +80,9 @@ func refuse(hint, format string, args ...any) error {
 	return &exitError{backend.StatusRefused, fmt.Sprintf(format, args...), hint}
 }
 
-// complain writes one line, and one hint on a line of its own, escaped so that
-// no untrusted text can forge another line.
-func complain(w io.Writer, line, hint string) {
-	fmt.Fprintf(w, "sbx: %s\n", printableLine(line))
-	if hint != "" {
-		fmt.Fprintf(w, "sbx: hint: %s\n", printableLine(hint))
-	}
-}
+func complain(w io.Writer, line, hint string) { cli.Complain(w, "sbx", line, hint) }
 
-func printableLine(s string) string {
-	if p := policy.Printable(s); p != s {
-		return strings.Trim(p, `"`)
-	}
-	return s
-}
+func printableLine(s string) string { return cli.Printable(s) }
 
 // newRoot builds the commands. A launch, which is to be quick, needs but one.
 func newRoot(stdout, stderr io.Writer, runOnly bool) *cobra.Command {
@@ -125,16 +112,9 @@ the command ended, and what was denied.
 		root.CompletionOptions.DisableDefaultCmd = true
 		return root
 	}
-	root.AddCommand(newFeatures(stdout), newDoctor(stdout), newProfile(stdout, stderr), newCanary(stdout))
+	root.AddCommand(newFeatures(stdout), newDoctor(stdout), newProfile(stdout, stderr), newAudit(stdout, stderr), newCanary(stdout),
+		newPs(stdout), newInspect(stdout), newKill(stdout), newLogs(stdout), newHealth(stdout))
 	return root
 }
 
-func versionString() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "devel"
-}
+func versionString() string { return cli.Version(version) }

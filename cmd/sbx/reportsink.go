@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -145,7 +146,7 @@ func isCommands(st fs.FileInfo, passed []backend.File) bool {
 func (s *reportSink) write(r *report.Report) error {
 	switch {
 	case s.file != nil:
-		return r.WriteJSON(s.file)
+		return r.WriteJSON(patient{s.file, readerPatience})
 	case s.dir == nil:
 		return nil
 	}
@@ -168,6 +169,37 @@ func (s *reportSink) write(r *report.Report) error {
 		return fmt.Errorf("%q does not lead to the report any more: the command changed its directory", s.path)
 	}
 	return nil
+}
+
+// readerPatience is how long a reader of the report may read nothing: the caller may
+// wait for this process to end before it reads.
+const readerPatience = 10 * time.Second
+
+// patient writes to what may have a reader, and waits for it so long at a time.
+type patient struct {
+	file     *os.File
+	patience time.Duration
+}
+
+func (p patient) Write(b []byte) (n int, err error) {
+	for n < len(b) {
+		fds := []unix.PollFd{{Fd: int32(p.file.Fd()), Events: unix.POLLOUT}}
+		ready, err := unix.Poll(fds, int(p.patience.Milliseconds()))
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return n, err
+		case ready == 0:
+			return n, fmt.Errorf("nobody has read it for %v, after %d bytes: read it while sbx runs, or use --report FILE", p.patience, n)
+		}
+		// A pipe that is ready takes PIPE_BUF bytes without a wait (pipe(7), poll(2)).
+		m, err := p.file.Write(b[n:min(len(b), n+4096)])
+		if n += m; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 func (s *reportSink) close() {

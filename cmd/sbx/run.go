@@ -13,10 +13,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"sandboxd/backend"
-	"sandboxd/cmd/sbx/internal/terminal"
+	"sandboxd/backend/landlock"
 	"sandboxd/internal/cgroup"
 	"sandboxd/internal/run"
 	"sandboxd/internal/stream"
+	"sandboxd/internal/terminal"
 	"sandboxd/policy"
 	"sandboxd/profiles"
 	"sandboxd/report"
@@ -26,16 +27,19 @@ import (
 // resolve and diff, share them.
 type policyFlags struct {
 	mode, net, workspace, cwd, cache      string
+	netAllow                              []string
 	readable, writable, deny, execs, envs []string
 	profiles, require, allowGap           []string
 	noProject                             bool
 	ownTerminal                           bool // of run alone
+	unguarded                             bool // as well
 }
 
 func (f *policyFlags) register(c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&f.mode, "mode", "", "ceiling: read-only, workspace-write or danger-full-access (default workspace-write)")
 	fs.StringVar(&f.net, "net", "", "network: none, loopback, proxy or host; host is not confined (default none)")
+	fs.StringArrayVar(&f.netAllow, "net-allow", nil, "let the command reach this host, through a proxy: NAME, *.NAME, ADDRESS or NETWORK, and :PORTS (default 80,443); repeatable; stands for --net proxy")
 	fs.StringVar(&f.workspace, "workspace", "", "tree that the work is about (default the current directory)")
 	fs.StringVar(&f.cwd, "cwd", "", "where the command starts (default the current directory)")
 	fs.Var((*listValue)(&f.readable), "readable", "let the worker also read `PATH`, a file or a tree (repeatable)")
@@ -106,7 +110,7 @@ func completions(c *cobra.Command) {
 func (f *policyFlags) request() (profiles.Request, error) {
 	req := profiles.Request{
 		Workspace: f.workspace, Cwd: f.cwd, Readable: f.readable, Writable: f.writable, Deny: f.deny, AllowExec: f.execs,
-		Env: f.envs, Profiles: f.profiles, Cache: f.cache, NoProjectProfile: f.noProject, OwnTerminal: f.ownTerminal,
+		NetAllow: f.netAllow, Env: f.envs, Profiles: f.profiles, Cache: f.cache, NoProjectProfile: f.noProject, OwnTerminal: f.ownTerminal, Unguarded: f.unguarded,
 		HostEnv: os.Environ(), UID: os.Geteuid(), GID: os.Getegid(), Home: homeDir(),
 	}
 	req.Dir, _ = os.Getwd() // a directory that is gone leaves it empty; profiles refuses if it is needed
@@ -184,6 +188,8 @@ type runFlags struct {
 	passFD               []string
 	passFDUnsafe         bool
 	dieWithParent        bool
+	daemon, label        string
+	keep                 bool
 	limits               limitFlags
 	outStream, errStream io.Writer
 }
@@ -213,6 +219,7 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
   sbx run --report report.json -- npm test
   sbx run --require fs.protected -- ./untrusted.sh
   sbx run --tty -- bash -i
+  sbx run --daemon auto --label tests -- make test
   sbx run --dry-run -- true`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := flagsFromEnvironment(c); err != nil {
@@ -232,6 +239,9 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
 	fs.StringArrayVar(&f.passFD, "pass-fd", nil, "give the command descriptor `N[:M]` of the caller, as its M; repeatable")
 	fs.BoolVar(&f.passFDUnsafe, "pass-fd-unsafe", false, "let --pass-fd pass sockets, directories and what else leads on")
 	fs.BoolVar(&f.dieWithParent, "die-with-parent", false, "end the command when the process that started sbx has ended")
+	fs.StringVar(&f.daemon, "daemon", "", "let the daemon at `SOCKET` launch it, or auto for whichever there is")
+	fs.BoolVar(&f.keep, "keep", false, "let the command live on when this sbx ends; needs --daemon")
+	fs.StringVar(&f.label, "label", "", "`TEXT` that sbx ps shows; needs --daemon")
 	fs.BoolVarP(&f.ownTerminal, "tty", "t", false, "give the command a terminal of its own, out of reach of yours")
 	fs.BoolVar(&f.json, "json", false, "write the report as JSON to stdout; needs --stdout FILE, or --dry-run")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "run nothing: print the policy, the plan and what would be enforced")
@@ -264,30 +274,44 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	if f.stdout != "" && (f.stdout == f.report || f.stdout == f.stderr) || f.stderr != "" && f.stderr == f.report {
 		return refuse("name a file for each", "--stdout, --stderr and --report name the same file")
 	}
+	if f.daemon != "" {
+		return f.runByDaemon(args)
+	}
+	if f.keep || f.label != "" {
+		return refuse("give --daemon auto as well", "--keep and --label are for a daemon's commands")
+	}
 	backends, err := chooseBackends(f.backend)
 	if err != nil {
 		return err
 	}
 	var caught <-chan *signals
+	var groups func() *cgroup.Host
 	if !f.dryRun {
-		var groups *cgroup.Host
-		if !f.ownTerminal { // which is given back by the process that gets the signals
-			var done bool
-			if groups, done, err = keep(f.dieWithParent); done {
-				return err
-			}
+		if err := enoughRoom(); err != nil {
+			return err
 		}
 		limitThreads()
+		// A terminal is given back by the process that gets the signals.
+		known, done, err := keep(f.ownTerminal || watches(backends) && f.mode != policy.FullAccess.String(), f.dieWithParent)
+		if done {
+			return err
+		}
 		caught = catchSignals()
-		prewarm(backends, groups)
+		groups = prewarm(backends, known)
 	}
 	files, err := f.passedFiles()
 	if err != nil {
 		return err
 	}
+	f.unguarded = f.backend == landlock.Name
 	p, notices, err := f.resolve(f.limits.limits(), f.weakening()...)
 	if err != nil {
 		return err // one line and one hint: what else is odd can wait
+	}
+	if p.Mode() == policy.FullAccess && groups != nil && !f.ownTerminal { // a profile may have it
+		if done, err := keepUnconfined(backends, groups(), f.dieWithParent); done {
+			return err
+		}
 	}
 	f.tell(notices)
 	if p.Mode() == policy.FullAccess && f.backend != "auto" {
@@ -296,7 +320,7 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	opts := run.Options{
 		Policy: p, Argv: args, Backends: backends, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Files: files, UnsafeFiles: f.passFDUnsafe, OwnTree: true, Version: versionString(), Profiles: f.profiles,
-		Warnings: warningsOf(notices),
+		Warnings: warningsOf(notices), Groups: groups,
 	}
 	if f.dryRun {
 		return f.printPlan(opts)
@@ -345,7 +369,7 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 	defer sweep.wait()
 	opts.Started = func(w backend.Worker) func() {
 		sweep.start()
-		guard.start()
+		guard.start(watches(opts.Backends) && opts.Policy.Mode().Confined())
 		if own != nil {
 			own.Start()
 		}
@@ -370,6 +394,11 @@ func (f *runFlags) launch(opts run.Options, caught <-chan *signals) error {
 	if failure != nil {
 		complain(f.errStream, failure.Line, failure.Hint)
 	}
+	return f.finish(r, sink)
+}
+
+// finish tells what happened, and makes the exit status of it.
+func (f *runFlags) finish(r *report.Report, sink *reportSink) error {
 	f.afterwards(r)
 	if err := sink.write(r); err != nil {
 		// The command's effects are done, but the caller must not take a
@@ -484,44 +513,26 @@ func (f *runFlags) warnWeak(p policy.Policy, e backend.Enforcement) {
 	}
 }
 
-// dryRun is what --dry-run --json prints.
-type dryRunReport struct {
-	Schema   int                             `json:"schema"`
-	DryRun   bool                            `json:"dry_run"`
-	Policy   any                             `json:"policy"`
-	Backend  string                          `json:"backend,omitempty"`
-	Plan     any                             `json:"plan,omitempty"`
-	Level    backend.Level                   `json:"level"`
-	Effects  map[policy.Effect]backend.State `json:"effects"`
-	Passed   []string                        `json:"backends_passed,omitempty"`
-	Warnings []string                        `json:"warnings,omitempty"`
+func (f *runFlags) printPlan(o run.Options) error {
+	d, err := run.Plan(o)
+	if err != nil {
+		return asRefusal(err)
+	}
+	return f.writePlan(o.Policy, d)
 }
 
-func (f *runFlags) printPlan(o run.Options) error {
-	d := dryRunReport{Schema: report.SchemaVersion, DryRun: true, Policy: report.PolicyOf(o.Policy), Warnings: o.Warnings}
-	var enforcement backend.Enforcement
-	if o.Policy.Mode() == policy.FullAccess {
-		enforcement = run.Unconfined(o.Policy)
-	} else {
-		choice, err := run.Select(o)
-		if err != nil {
-			return asRefusal(err)
-		}
-		d.Backend, d.Plan, d.Passed = choice.Backend.Name(), choice.Plan.Describe(), choice.Passed
-		enforcement = choice.Plan.Enforcement()
-	}
-	d.Level, d.Effects = enforcement.Level(o.Policy), enforcement.Map()
+func (f *runFlags) writePlan(p policy.Policy, d *run.DryRun) error {
 	if f.json {
 		enc := json.NewEncoder(f.outStream)
 		enc.SetIndent("", "  ")
 		enc.SetEscapeHTML(false)
 		return enc.Encode(d)
 	}
-	f.printPlanText(o.Policy, d)
+	f.printPlanText(p, d)
 	return nil
 }
 
-func (f *runFlags) printPlanText(p policy.Policy, d dryRunReport) {
+func (f *runFlags) printPlanText(p policy.Policy, d *run.DryRun) {
 	writePolicy(f.outStream, p)
 	fmt.Fprintf(f.outStream, "\nbackend %s, enforcement %s\n", orNone(d.Backend), d.Level)
 	report.WriteEffects(f.outStream, d.Effects)
@@ -537,6 +548,15 @@ func writePolicy(w io.Writer, p policy.Policy) {
 	}
 	for _, deny := range s.Deny {
 		fmt.Fprintf(w, "  deny %s\n", policy.Printable(deny))
+	}
+	if len(s.Guarded)+len(s.Unguarded) > 0 {
+		fmt.Fprintln(w, "\nprotected places, where a backend can hold them (see fs.protected below)")
+	}
+	for _, g := range s.Guarded {
+		fmt.Fprintf(w, "  %-13s %s\n", g.Guard, g.Path)
+	}
+	for _, gap := range s.Unguarded {
+		fmt.Fprintf(w, "  not held: %s\n", policy.Printable(gap))
 	}
 	fmt.Fprintln(w, "\nenvironment")
 	for _, name := range report.PolicyOf(p).EnvNames { // values may be secrets

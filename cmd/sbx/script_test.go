@@ -19,6 +19,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"sandboxd/backend/landlock"
+	"sandboxd/daemon/daemontest"
 	"sandboxd/internal/cgroup"
 	"sandboxd/internal/quota"
 )
@@ -26,6 +27,7 @@ import (
 // The scripts in testdata run this test's own binary under the name sbx: the
 // real command line, in a process of its own.
 func TestMain(m *testing.M) {
+	daemontest.Main()
 	if isGuard() || findKeeper() {
 		main() // started by an sbx, under a name of its own
 	}
@@ -33,10 +35,12 @@ func TestMain(m *testing.M) {
 }
 
 // programs are what scripts can run by name beside what is installed.
-var programs = map[string]func(){"sbx": main}
+var programs = map[string]func(){"sbx": main, "starve": starve}
 
-func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
+func TestScripts(t *testing.T) { testscript.Run(t, scripts()) }
+
+func scripts() testscript.Params {
+	return testscript.Params{
 		Dir:   "testdata",
 		Setup: setup,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -51,18 +55,22 @@ func TestScripts(t *testing.T) {
 			switch cond {
 			case "landlock":
 				return landlockUsable(), nil
+			case "native":
+				return nativeUsable(), nil
 			case "cgroups":
 				h := cgroup.Probe()
 				defer h.Close()
 				return h.Memory.Can() && h.Pids.Can() && h.CPU.Can() && h.Kill.Can(), nil
 			case "mounts":
 				return quota.Probe().Mounts, nil
+			case "daemon":
+				return false, nil
 			case "root":
 				return os.Geteuid() == 0, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
-	})
+	}
 }
 
 // raceOptions: under the race detector each program sleeps a second at its end
@@ -71,6 +79,10 @@ const raceOptions = "atexit_sleep_ms=0"
 
 func landlockUsable() bool {
 	return runtime.GOOS == "linux" && landlock.New(landlock.Options{}).Probe().Usable
+}
+
+func nativeUsable() bool {
+	return runtime.GOOS == "linux" && landlock.New(landlock.Options{Namespaces: true, Try: true}).Probe().Usable
 }
 
 // setup gives a script a home, and starts it in a project directory beside it.

@@ -265,6 +265,18 @@ func (x *transcript) waitFor(t *testing.T, want string) string {
 	}
 }
 
+// rest waits for the end, and returns what nobody has waited for.
+func (x *transcript) rest() string {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		x.mu.Lock()
+		text, end := x.text.String(), x.end
+		x.mu.Unlock()
+		if end || time.Now().After(deadline) {
+			return text
+		}
+	}
+}
+
 func start(t *testing.T, c *exec.Cmd) *transcript {
 	t.Helper()
 	r, w, err := os.Pipe()

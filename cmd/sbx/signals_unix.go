@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"sandboxd/backend"
 )
 
 // forwarded are the signals that the worker must see when somebody sends them
@@ -16,6 +14,12 @@ import (
 // process group, so the terminal stops and continues both, and the shell's job
 // control works as for any pipeline.
 var forwarded = []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
+
+// controlled is what of a worker signals are about.
+type controlled interface {
+	Signal(os.Signal) error
+	Stop(grace time.Duration) bool
+}
 
 // signals are those that came for the worker.
 type signals struct {
@@ -70,7 +74,7 @@ func (s *signals) beforeWorker() {
 //
 // SIGTERM asks the whole tree to end, and the command is killed when its grace is
 // over: whoever sends it wants an end. The others are the command's to judge.
-func (s *signals) forwardTo(w backend.Worker, grace time.Duration, shared bool) (stop func()) {
+func (s *signals) forwardTo(w controlled, grace time.Duration, shared bool) (stop func()) {
 	done := make(chan struct{})
 	pass := func(sig os.Signal) {
 		if sig == unix.SIGTERM {

@@ -657,11 +657,6 @@ func TestForegroundIsGivenBack(t *testing.T) {
 func TestTerminalOfAnExhaustedUser(t *testing.T) {
 	needLandlock(t)
 	needProgram(t, "python3")
-	needProgram(t, "bash") // for ulimit -u
-	if os.Geteuid() != 0 {
-		t.Skip("needs a user of its own")
-	}
-	uid := 62000 + os.Getpid()%1000
 	const hog = `
 import os, sys, time
 kids = []
@@ -675,48 +670,16 @@ print('exhausted', len(kids) > 3, flush=True)
 for line in sys.stdin: print('heard', line.strip()); print('x' * 200000, flush=True)
 print('end.', flush=True)
 `
-	dir, err := os.MkdirTemp("", "sbx-tty-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	self, err := exec.LookPath("sbx")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range []string{"", "bin", "ws", "home", "tmp"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(filepath.Join(dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chown(filepath.Join(dir, d), uid, uid); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(dir, "bin/sbx"), text, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	c := sbx(t, "run", "-q", "--tty", "--", "python3", "-c", hog)
-	c.Path, c.Dir = "/bin/bash", filepath.Join(dir, "ws")
-	c.Args = append([]string{"bash", "-c", `ulimit -u 100; exec "$@"`, "sh", filepath.Join(dir, "bin/sbx")}, c.Args[1:]...)
-	c.Env = []string{"HOME=" + dir + "/home", "PATH=/usr/bin:/bin", "TMPDIR=" + dir + "/tmp", "GORACE=" + raceOptions}
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	c := withFewProcesses(t, "run", "-q", "--tty", "--", "python3", "-c", hog)
 	keys, err := c.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer exec.Command("setpriv", "--reuid", strconv.Itoa(uid), "--clear-groups", "sh", "-c", "kill -9 -1").Run() // whatever is left of the user's
 	out := start(t, c)
 	out.waitFor(t, "exhausted True")
 	for n := range 5 {
 		if _, err := fmt.Fprintln(keys, n); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v: %v; it said %q", err, c.Wait(), out.rest())
 		}
 		out.waitFor(t, fmt.Sprintf("heard %d", n))
 		if err := c.Process.Signal(unix.SIGWINCH); err != nil {

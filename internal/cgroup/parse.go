@@ -1,10 +1,11 @@
 package cgroup
 
 import (
-	"bytes"
 	"slices"
 	"strconv"
 	"strings"
+
+	"sandboxd/internal/mounts"
 )
 
 // member is a line of /proc/self/cgroup: cgroups(7).
@@ -60,7 +61,7 @@ func parseSelf(text []byte) []member {
 	return all
 }
 
-// mount is a cgroup mount of /proc/self/mountinfo: proc_pid_mountinfo(5).
+// mount is a mount of a cgroup file system.
 type mount struct {
 	version  int    // 1 or 2
 	dev      string // major:minor, of the hierarchy as this mount shows it
@@ -70,49 +71,13 @@ type mount struct {
 	options  []string // of the file system: a cgroup1 hierarchy's controllers are among them
 }
 
-func parseMounts(text []byte) []mount {
-	var all []mount
-	for line := range bytes.Lines(text) {
-		if !bytes.Contains(line, []byte(" - cgroup")) {
-			continue
-		}
-		left, right, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), " - ")
-		l, r := strings.Split(left, " "), strings.Split(right, " ")
-		if len(l) < 6 || len(r) < 3 {
-			continue
-		}
-		m := mount{dev: l[2], root: unescape(l[3]), point: unescape(l[4]), options: strings.Split(r[2], ",")}
-		m.readOnly = slices.Contains(strings.Split(l[5], ","), "ro") || slices.Contains(m.options, "ro")
-		switch r[0] {
-		case "cgroup":
-			m.version = 1
-		case "cgroup2":
-			m.version = 2
-		default:
-			continue
-		}
-		all = append(all, m)
+// mountOf says what a mount is to this package, if it is one of cgroups.
+func mountOf(m mounts.Mount) (mount, bool) {
+	version := map[string]int{"cgroup": 1, "cgroup2": 2}[m.Type]
+	if version == 0 {
+		return mount{}, false
 	}
-	return all
-}
-
-// unescape undoes the kernel's \ooo for blanks, line breaks and backslashes.
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
+	return mount{version, m.Device, m.Root, m.Point, m.ReadOnly(), strings.Split(m.Super, ",")}, true
 }
 
 // shows tells whether it is a mount of the hierarchy.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sandboxd/internal/mounts"
 )
 
 // testdata is in the binary, which also runs where its sources are not.
@@ -34,12 +36,12 @@ func TestFind(t *testing.T) {
 			return text
 		}
 		var got strings.Builder
-		mounts := parseMounts(file("mountinfo"))
+		shown := cgroupMounts(t, string(file("mountinfo")))
 		for _, m := range parseSelf(file("cgroup")) {
 			if !m.useful() {
 				continue
 			}
-			places, cause := find(m, m.path, mounts)
+			places, cause := find(m, m.path, shown)
 			for _, p := range places {
 				mode := map[bool]string{true: "ro", false: "rw"}[p.readOnly]
 				dir := fmt.Sprintf("%q", p.point+p.rel)
@@ -61,6 +63,19 @@ func TestFind(t *testing.T) {
 			t.Errorf("%s:\n%s\nwant:\n%s", dir, got.String(), want)
 		}
 	}
+}
+
+func cgroupMounts(t *testing.T, table string) (list []mount) {
+	t.Helper()
+	if err := mounts.Each(strings.NewReader(table), func(m mounts.Mount) bool {
+		if c, ok := mountOf(m); ok {
+			list = append(list, c)
+		}
+		return true
+	}); err != nil {
+		t.Error(err)
+	}
+	return list
 }
 
 func TestBelow(t *testing.T) {
@@ -113,11 +128,12 @@ func TestValue(t *testing.T) {
 // FuzzParse: whatever the files say, nothing panics, and no place is outside
 // its mount.
 func FuzzParse(f *testing.F) {
-	f.Add("0::/a\n1:cpu:/", `30 23 0:26 / /mnt/a\040b rw - cgroup2 none rw`)
-	f.Add("0::/../a", `30 23 0:26 /.. /m\ rw - cgroup2 none rw`)
-	f.Fuzz(func(t *testing.T, self, mounts string) {
+	f.Add("0::/a\n1:cpu:/", `30 23 0:26 / /mnt/a\040b rw - cgroup2 none rw`+"\n")
+	f.Add("0::/../a", `30 23 0:26 /.. /m rw - cgroup2 none rw`+"\n")
+	f.Fuzz(func(t *testing.T, self, table string) {
+		shown := cgroupMounts(t, table)
 		for _, m := range parseSelf([]byte(self)) {
-			places, cause := find(m, m.path, parseMounts([]byte(mounts)))
+			places, cause := find(m, m.path, shown)
 			for _, p := range places {
 				if p.rel != "" && p.rel[0] != '/' || strings.Contains(p.rel+"/", "/../") {
 					t.Errorf("%+v", p)

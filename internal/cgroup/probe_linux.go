@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"sandboxd/internal/mounts"
 )
 
 // state is what a [Host] keeps open.
@@ -22,18 +24,18 @@ type state struct {
 	given []string   // controllers that were enabled for it
 }
 
-// maxMountinfo bounds what is read of it. A host with so many mounts has its
-// cgroup file systems among the first.
-const maxMountinfo = 4 << 20
-
 // Probe finds out what this process may do. It changes nothing. Its handles
 // are released by [Host.Close].
 func Probe() Host {
 	s := &state{}
 	self, _ := readBounded(unix.AT_FDCWD, "/proc/self/cgroup", 64<<10)
-	if mounts, err := readBounded(unix.AT_FDCWD, "/proc/self/mountinfo", maxMountinfo); err == nil {
-		s.mounts = parseMounts(mounts)
-	}
+	// What could be read of the table counts: what it does not show cannot be used.
+	_ = mounts.Own(func(m mounts.Mount) bool {
+		if c, ok := mountOf(m); ok {
+			s.mounts = append(s.mounts, c)
+		}
+		return true
+	})
 	for _, m := range parseSelf(self) {
 		if m.useful() {
 			h := &hierarchy{member: m, dir: -1, tasks: -1}

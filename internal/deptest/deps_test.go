@@ -15,20 +15,31 @@ import (
 // one decides where it stands.
 var floors = map[string]int{
 	"policy":           0,
+	"protocol":         0,
 	"dialect":          0,
 	"internal/sys":     0,
 	"internal/nofile":  0,
+	"internal/mounts":  0,
 	"internal/scratch": 0,
 	"internal/stream":  0,
+	"internal/logfile": 0,
 
 	"internal/seccomp":     1,
 	"internal/seccomp/gen": 2,
 	"backend":              1,
 	"capture":              1,
+	"internal/audit":       1,
+	"internal/cli":         1,
+	"internal/guard":       3,
 	"internal/cgroup":      1,
+	"internal/listen":      1,
+	"internal/proxy":       1,
 	"internal/quota":       1,
-	"profiles":             1,
+	"profiles":             2,
+	"internal/hold":        1,
 
+	"internal/confine":   2,
+	"internal/rootfs":    2,
 	"report":             2,
 	"internal/launch":    2,
 	"internal/supervise": 2,
@@ -38,16 +49,24 @@ var floors = map[string]int{
 	"backend/backendtest/attempt": 1,
 	"backend/backendtest/probe":   2,
 
-	"internal/run":     4,
-	"internal/canary":  4,
-	"internal/deptest": 4,
+	"internal/run":      4,
+	"internal/features": 4,
+	"internal/canary":   4,
+	"internal/deptest":  4,
 
-	"cmd/sbx/internal/terminal": 4,
+	"internal/terminal": 4,
 
+	"daemon/internal/link": 2,
+	"daemon":               5,
+	"client":               2,
+	"daemon/daemontest":    6,
+
+	"cmd/sandboxd":     6,
 	"cmd/sbx":          5,
-	"bench":            5,
+	"bench":            6,
 	"test/skipcheck":   0,
 	"test/integration": 5,
+	"test/pyclient":    5,
 
 	"test/kernels":        5,
 	"test/kernels/abicap": 5,
@@ -56,14 +75,14 @@ var floors = map[string]int{
 }
 
 // standardOnly are packages that import the standard library alone.
-var standardOnly = []string{"policy", "dialect"}
+var standardOnly = []string{"policy", "dialect", "protocol"}
 
 // rawOnly may use package unsafe; every raw system call goes through them.
 // The probe's attempts are raw on purpose: nothing may fall back silently.
 var rawOnly = map[string]bool{"internal/sys": true, "backend/backendtest": true, "backend/backendtest/attempt": true, "backend/backendtest/probe": true,
 	"test/kernels/abicap": true, "test/kernels/guest": true}
 
-// forbidden names what must not be linked into sbx, with the reason.
+// forbidden names what must not be linked into the commands, with the reason.
 var forbidden = map[string]string{
 	"net/http": "a launcher has no business with HTTP",
 	"testing":  "test code in what users install",
@@ -145,13 +164,15 @@ func TestBackendsDoNotKnowEachOther(t *testing.T) {
 }
 
 func TestForbiddenInCommand(t *testing.T) {
-	pkgs := list(t, module+"cmd/sbx")
-	if len(pkgs) != 1 || len(pkgs[0].Deps) < 50 {
-		t.Fatalf("go list gave %d packages", len(pkgs))
-	}
-	for _, dep := range pkgs[0].Deps {
-		if why, bad := forbidden[dep]; bad {
-			t.Errorf("sbx links %s: %s", dep, why)
+	for _, name := range []string{"cmd/sbx", "cmd/sandboxd"} {
+		pkgs := list(t, module+name)
+		if len(pkgs) != 1 || len(pkgs[0].Deps) < 50 {
+			t.Fatalf("go list gave %d packages", len(pkgs))
+		}
+		for _, dep := range pkgs[0].Deps {
+			if why, bad := forbidden[dep]; bad {
+				t.Errorf("%s links %s: %s", name, dep, why)
+			}
 		}
 	}
 }

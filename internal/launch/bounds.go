@@ -38,9 +38,6 @@ type Host struct {
 	UserLimit bool
 }
 
-// NeedsGroup tells whether the limits ask for a cgroup.
-func NeedsGroup(l policy.Limits) bool { return l.Memory > 0 || l.Pids > 0 || l.CPUs > 0 }
-
 // TreeState says how a tree is ended as a whole: by its cgroup, where the host
 // lets it have one, else as the caller can.
 func TreeState(host *cgroup.Host, otherwise backend.State) backend.State {
@@ -146,12 +143,13 @@ func RemoveLeftGroup(m scratch.Mark) error {
 	return errors.Join(cgroup.RemoveMarked(h, mark), h.Close())
 }
 
+// Grouped tells whether there is a cgroup, which is in the lease of this process.
+func (b *Bounds) Grouped() bool { return b != nil && b.group != nil }
+
 // kill ends what is left in the group, which no fork escapes; end tells if that
 // failed.
-func (b *Bounds) kill() {
-	if b != nil && b.group != nil {
-		_ = b.group.Kill()
-	}
+func (b *Bounds) kill() bool {
+	return b != nil && b.group != nil && b.group.Kill() == nil
 }
 
 // Discard removes the group, after its worker or without one. What cannot be

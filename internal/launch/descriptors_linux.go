@@ -39,6 +39,35 @@ func Descriptors(files []backend.File, unsafe bool) ([]backend.Descriptor, error
 // nothing.
 var harmless = map[uint32]bool{3: true, 5: true, 7: true, 8: true, 9: true} // null, zero, full, random, urandom
 
+// storage are the file systems without a block device of their own whose files
+// hold bytes and nothing else. (Those with one all do.) What the kernel makes up is
+// of regular files as well, and leads on: message queues, namespaces, another
+// process' memory, a cgroup. A file system that is not here may do so too.
+var storage = map[uint32]bool{
+	// in memory: shared memory and memfds are tmpfs
+	unix.TMPFS_MAGIC: true, unix.RAMFS_MAGIC: true, unix.HUGETLBFS_MAGIC: true, unix.SECRETMEM_MAGIC: true,
+	// on disks, of which they take several or none that has a number
+	unix.BTRFS_SUPER_MAGIC: true, unix.BCACHEFS_SUPER_MAGIC: true, zfsMagic: true, ubifsMagic: true, unix.EROFS_SUPER_MAGIC_V1: true,
+	// upon others
+	unix.OVERLAYFS_SUPER_MAGIC: true, unix.ECRYPTFS_SUPER_MAGIC: true, aufsMagic: true,
+	// elsewhere: of a network, of a machine's host, of a program (FUSE) that its
+	// mounter trusts with files
+	unix.NFS_SUPER_MAGIC: true, unix.CIFS_SUPER_MAGIC: true, unix.SMB2_SUPER_MAGIC: true, unix.CEPH_SUPER_MAGIC: true,
+	unix.AFS_SUPER_MAGIC: true, unix.AFS_FS_MAGIC: true, unix.CODA_SUPER_MAGIC: true, lustreMagic: true, gpfsMagic: true, orangefsMagic: true,
+	unix.V9FS_MAGIC: true, unix.HOSTFS_SUPER_MAGIC: true, vboxsfMagic: true, unix.FUSE_SUPER_MAGIC: true, // virtiofs, too
+}
+
+// Those that package unix does not name: statfs(2), and their own sources.
+const (
+	zfsMagic      = 0x2fc12fc1
+	ubifsMagic    = 0x24051905
+	aufsMagic     = 0x61756673
+	lustreMagic   = 0x0bd00bd0
+	gpfsMagic     = 0x47504653
+	orangefsMagic = 0x20030528
+	vboxsfMagic   = 0x786f4256
+)
+
 func kindOf(fd int) (backend.DescriptorKind, error) {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {
@@ -52,21 +81,21 @@ func kindOf(fd int) (backend.DescriptorKind, error) {
 		return "", fmt.Errorf("fstat: %w", err)
 	}
 	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		// Files of nsfs and procfs are regular as well, and lead on: a namespace,
-		// another process' memory.
+	case unix.S_IFREG, unix.S_IFIFO:
 		var fs unix.Statfs_t
 		if err := unix.Fstatfs(fd, &fs); err != nil {
 			return "", fmt.Errorf("fstatfs: %w", err)
 		}
-		switch fs.Type {
-		case unix.NSFS_MAGIC, unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC,
-			unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.BPF_FS_MAGIC, unix.SECURITYFS_MAGIC:
+		fifo, magic := st.Mode&unix.S_IFMT == unix.S_IFIFO, uint32(fs.Type)
+		switch {
+		case fifo && magic == unix.PIPEFS_MAGIC:
+			return backend.DescriptorPipe, nil
+		case unix.Major(st.Dev) == 0 && !storage[magic]:
 			return backend.DescriptorOther, nil
+		case fifo:
+			return backend.DescriptorPipe, nil
 		}
 		return backend.DescriptorFile, nil
-	case unix.S_IFIFO:
-		return backend.DescriptorPipe, nil
 	case unix.S_IFDIR:
 		return backend.DescriptorDirectory, nil
 	case unix.S_IFCHR:

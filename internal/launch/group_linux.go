@@ -54,7 +54,20 @@ func (p *Process) inGroup(b *Bounds, c *sys.Child) error {
 
 // start starts the child, and waits until it stands still if it is traced.
 func (p *Process) start(c *sys.Child) (err error) {
-	if p.pid, p.pidfd, err = c.Start(); err != nil || !c.Traced {
+	begin := func() (helper int, err error) {
+		p.pid, p.pidfd, err = c.Start()
+		if c.Stage != nil && err == nil {
+			helper, _ = c.Stage.PID()
+			helpers.roots[p.pid] = true // under its lock
+		}
+		return helper, err
+	}
+	if c.Stage == nil {
+		_, err = begin()
+	} else { // the first process of its PID namespace is a child of this process, too
+		err = StartHelper(begin)
+	}
+	if err != nil || !c.Traced {
 		return err
 	}
 	if err := p.awaitStop(); err != nil {
@@ -72,6 +85,7 @@ func (p *Process) abandon() {
 	}
 	_ = p.Signal(unix.SIGKILL)
 	_, _ = sys.WaitExit(unix.P_PID, p.pid, true)
+	_ = p.closeStage()
 	if p.pidfd >= 0 {
 		_ = unix.Close(p.pidfd)
 	}

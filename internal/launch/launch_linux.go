@@ -32,6 +32,8 @@ type Request struct {
 	Files []backend.File
 	// Terminal and OwnTree: see backend.Command.
 	Terminal, OwnTree bool
+	// Domain is the worker's own, within the launch thread's; nil is none.
+	Domain *sys.Domain
 	// Bounds are the worker's cgroup and limits, to be discarded after Wait. Nil
 	// stands for none.
 	Bounds *Bounds
@@ -40,6 +42,15 @@ type Request struct {
 	Scoped bool
 	// Quota is the limit on its private directories, nil for none; Wait ends it.
 	Quota *Quota
+	// Stage gives it namespaces of its own; nil is none. Its working directory is then
+	// the stage's. Alive is what keeps the first process of its PID namespace, and by
+	// that all others, and is closed with it: see [sys.Stage].
+	Stage *sys.Stage
+	Alive *os.File
+	// Begin: see backend.Command.
+	Begin func() error
+	// User is whom [Start] makes the child; nil is the caller.
+	User *User
 }
 
 // Process is a started child.
@@ -58,7 +69,14 @@ type Process struct {
 	bounds   *Bounds
 	scoped   bool
 	killed   atomic.Bool // by Stop: a SIGKILL that is nobody else's
+	ending   sync.Mutex  // held while the rest of the tree is ended
+	look     *time.Timer
+	over     bool // the root was waited for
+	thread   *Thread
+	unknown  []int
 	quota    *quotaWatch
+	stage    *sys.Stage
+	alive    *os.File
 	warnings []string
 	total    *backend.Usage
 }
@@ -78,7 +96,13 @@ type Thread struct {
 	// calls are functions for the thread to run, one after the other; closed,
 	// it ends the thread.
 	calls chan func()
-	token sys.Token
+	// asks are functions for it while the worker runs, from others than Process.
+	asks      chan func()
+	gone      chan struct{} // closed when it has ended
+	token     sys.Token
+	watchdog  *sys.Watchdog
+	unwatched error
+	tree      *tree // as it is before the launch
 }
 
 // Token is for the filter that is installed on the thread, which must let it
@@ -86,13 +110,23 @@ type Thread struct {
 func (t *Thread) Token() sys.Token { return t.token }
 
 // NewThread makes a thread with a working directory and umask of its own.
-func NewThread() (*Thread, error) {
-	t := &Thread{calls: make(chan func()), token: sys.NewToken()}
+func NewThread() (*Thread, error) { return NewThreadDoing(nil) }
+
+// NewThreadDoing makes a thread that has done f when it is there, as by [Thread.Do]
+// right after [NewThread]: without two threads that wait for each other once more.
+func NewThreadDoing(f func(*Thread) error) (*Thread, error) {
+	t := &Thread{calls: make(chan func()), asks: make(chan func()), gone: make(chan struct{}), token: sys.NewToken()}
 	ready := make(chan error, 1)
 	// 5: a locked thread, never the main one, that serves this worker only.
 	sys.OnOwnThread(func() {
+		defer close(t.gone)
 		// 6: the child will inherit both.
 		err := sys.UnshareFS()
+		if err != nil {
+			err = &backend.SetupError{Step: "cwd", Err: err}
+		} else if f != nil {
+			err = confineError(f(t))
+		}
 		ready <- err
 		if err != nil {
 			return
@@ -102,9 +136,18 @@ func NewThread() (*Thread, error) {
 		}
 	})
 	if err := <-ready; err != nil {
-		return nil, &backend.SetupError{Step: "cwd", Err: err}
+		t.dismiss()
+		return nil, err
 	}
 	return t, nil
+}
+
+func confineError(err error) error {
+	var se *backend.SetupError
+	if err != nil && !errors.As(err, &se) {
+		return &backend.SetupError{Step: "confine", Err: err}
+	}
+	return err
 }
 
 // Do runs f on the thread and waits for it: 7 to 11 are the backend's. After an
@@ -113,21 +156,45 @@ func NewThread() (*Thread, error) {
 func (t *Thread) Do(f func() error) error {
 	done := make(chan error, 1)
 	t.calls <- func() { done <- f() }
-	err := <-done
-	var se *backend.SetupError
-	if err != nil && !errors.As(err, &se) {
-		return &backend.SetupError{Step: "confine", Err: err}
+	return confineError(<-done)
+}
+
+// Watch forks a watchdog, which ends what the thread will start if this process is
+// killed. It is called on the thread, which scope puts in a domain that scopes
+// signals, and before it enters the worker's. [Thread.Start] waits until it watches.
+// Without one the launch goes on, and Process.Warnings tells of it.
+func (t *Thread) Watch(scope func() error) {
+	t.tree = newTree() // that there is no child is quick to see
+	if t.unwatched = scope(); t.unwatched != nil {
+		return
 	}
-	return err
+	t.unwatched = StartHelper(func() (pid int, err error) {
+		if t.watchdog, err = sys.StartWatchdog(); err == nil {
+			pid = t.watchdog.PID()
+		}
+		return pid, err
+	})
+}
+
+// dismiss ends the watchdog, whose work is done.
+func (t *Thread) dismiss() {
+	if t.watchdog != nil {
+		t.unwatched = t.watchdog.Dismiss()
+		HelperEnded(t.watchdog.PID())
+		t.watchdog = nil
+	}
 }
 
 // Close ends a thread that has served no launch. It may be called once, and
 // not after [Thread.Start].
-func (t *Thread) Close() { close(t.calls) }
+func (t *Thread) Close() {
+	close(t.calls)
+	t.dismiss()
+}
 
 // Start launches the request on the thread, once. Errors are
-// *backend.SetupError, with the step's name, and *backend.ExecError; after
-// either nothing runs and the thread is gone.
+// *backend.SetupError, with the step's name, *backend.ExecError, and Begin's own;
+// after either nothing runs and the thread is gone.
 func (t *Thread) Start(r Request) (*Process, error) {
 	child, err := r.child()
 	if err == nil && r.OwnTree {
@@ -145,21 +212,32 @@ func (t *Thread) Start(r Request) (*Process, error) {
 		t.Close()
 		return nil, err
 	}
-	p := &Process{pidfd: -1, onThread: make(chan func())}
+	p := &Process{pidfd: -1, onThread: make(chan func()), thread: t}
 	if r.OwnTree {
-		p.tree = newTree()
+		if p.tree = t.tree; p.tree == nil {
+			p.tree = newTree()
+		}
+	}
+	if t.watchdog != nil {
+		t.unwatched = t.watchdog.Ready()
+	}
+	if r.Begin != nil {
+		if err := r.Begin(); err != nil {
+			t.Close()
+			return nil, err
+		}
 	}
 	child.Token = t.token
-	p.bounds, p.scoped = r.Bounds, r.Scoped
+	p.bounds = r.Bounds
+	p.scoped = r.Scoped && r.Stage == nil // by way of a stage this thread is in no domain
+	p.stage, p.alive, child.Stage = r.Stage, r.Alive, r.Stage
 	p.watchQuota(r.Quota)
 	started := make(chan error, 1)
 	t.calls <- func() {
 		err := p.spawn(r, child)
 		started <- err
 		if err == nil {
-			for f := range p.onThread { // see Thread
-				f()
-			}
+			t.stay(p.onThread) // see Thread
 		}
 	}
 	close(t.calls) // it serves this one launch
@@ -167,6 +245,7 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	runtime.KeepAlive(r)
 	if err != nil {
 		p.dropQuota()
+		t.dismiss()
 		return nil, err
 	}
 	if child.Traced {
@@ -177,8 +256,42 @@ func (t *Thread) Start(r Request) (*Process, error) {
 	if p.tree != nil {
 		p.tree.watch(p.pid)
 	}
+	p.watch()
 	p.beginQuota()
 	return p, nil
+}
+
+// stay serves a running worker's process and whoever asks, until calls is closed.
+func (t *Thread) stay(calls <-chan func()) {
+	for {
+		select {
+		case f, more := <-calls:
+			if !more {
+				return
+			}
+			f()
+		case f := <-t.asks:
+			f()
+		}
+	}
+}
+
+// Reach asks whether the worker could signal a task, which its Landlock domain
+// decides as it decides for this thread, where that scopes signals: nil for the
+// worker's own tasks, EPERM for others, ESRCH where there is none. Whether a thread
+// of this process can be reached it does not tell: to these the kernel may let
+// the thread send whatever its domain is.
+//
+// It is for whoever answers for the worker while that runs: the thread does only
+// what is done at once, so it waits for nobody, and needs no other thread.
+func (t *Thread) Reach(tid int) error {
+	answer := make(chan error, 1)
+	select {
+	case t.asks <- func() { answer <- sys.MaySignal(tid) }:
+		return <-answer
+	case <-t.gone:
+		return unix.EPERM
+	}
 }
 
 // becomeSubreaper asks once: the attribute is the process' and stays.
@@ -191,18 +304,48 @@ var subreaper atomic.Bool
 
 // Start launches a request that asks for no confinement.
 func Start(r Request) (*Process, error) {
-	t, err := NewThread()
+	var become func(*Thread) error
+	if r.User != nil {
+		become = func(*Thread) error { return Become(r.User) }
+	}
+	t, err := NewThreadDoing(become)
 	if err != nil {
 		return nil, err
 	}
 	return t.Start(r)
 }
 
+// Become makes the calling thread, locked to its goroutine, another user's for good,
+// without any capability; nil stays the caller's. Order is the security here; after
+// editing run `make test-mutation` as root and as another user.
+func Become(u *User) error {
+	// 7: identity and capabilities go first, while they may still be changed;
+	// the bounding set before the uid, which takes CAP_SETPCAP along.
+	if err := sys.DropBoundingSet(); err != nil {
+		return &backend.SetupError{Step: "capabilities", Err: err}
+	}
+	if u != nil {
+		if err := sys.SetIDs(u.UID, u.GID, u.Groups); err != nil {
+			return &backend.SetupError{Step: "identity", Err: err}
+		}
+	}
+	if err := sys.DropCapabilities(); err != nil {
+		return &backend.SetupError{Step: "capabilities", Err: err}
+	}
+	// 8: no_new_privs: without it and without CAP_SYS_ADMIN neither Landlock nor
+	// seccomp may be applied, and a set-user-ID program would regain what step 7
+	// gave up.
+	if err := sys.SetNoNewPrivs(); err != nil {
+		return &backend.SetupError{Step: "no_new_privs", Err: err}
+	}
+	return nil
+}
+
 func (r Request) child() (*sys.Child, error) {
 	if len(r.Argv) == 0 || r.Path == "" || r.Dir == nil {
 		return nil, &backend.SetupError{Step: "request", Err: errors.New("incomplete request")}
 	}
-	c := &sys.Child{Path: r.Path, Argv: r.Argv, Env: r.Env, Limits: startLimit(r.Bounds.rlimits()), Cgroup: -1, Terminal: r.Terminal}
+	c := &sys.Child{Path: r.Path, Argv: r.Argv, Env: r.Env, Limits: startLimit(r.Bounds.rlimits()), Cgroup: -1, Terminal: r.Terminal, Domain: r.Domain}
 	for i, f := range r.Stdio {
 		if f == nil {
 			return nil, &backend.SetupError{Step: "request", Err: fmt.Errorf("descriptor %d is not set", i)}
@@ -225,9 +368,12 @@ func (p *Process) spawn(r Request, c *sys.Child) error {
 	// 14: fork and execve, in the worker's cgroup from the start.
 	err := p.inGroup(r.Bounds, c)
 	var failed *sys.SpawnError
+	var staged *sys.ProgramError
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &staged):
+		return &backend.SetupError{Step: "namespaces", Err: staged}
 	case !errors.As(err, &failed):
 		var setup *backend.SetupError
 		if errors.As(err, &setup) {
@@ -236,6 +382,11 @@ func (p *Process) spawn(r Request, c *sys.Child) error {
 		return &backend.SetupError{Step: "fork", Err: err}
 	case failed.Step == sys.StepExec:
 		return &backend.ExecError{Path: r.Path, Errno: failed.Errno}
+	case failed.Step == sys.StepDomain && failed.Errno == unix.E2BIG:
+		return &backend.SetupError{Step: "landlock", Err: errors.New("15 Landlock domains are stacked already, and the command takes two of the kernel's 16"),
+			Hint: "start it outside of the sandboxes around this process"}
+	case failed.Step == sys.StepDomain:
+		return &backend.SetupError{Step: "landlock", Err: failed}
 	case failed.Step == sys.StepTrace:
 		// Refused where there is a tracer already, and by Yama (ptrace(2)).
 		return &backend.SetupError{Step: "limits", Err: fmt.Errorf("holding the process until it is in its cgroup: %w", failed),
@@ -287,7 +438,8 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	// 15: by pidfd. First without reaping, so that a Signal beside it cannot
 	// reach another process that has got the pid.
 	idType, id := unix.P_PID, p.pid
-	if p.pidfd >= 0 {
+	parked := p.park()
+	if p.pidfd >= 0 && parked == nil {
 		idType, id = unix.P_PIDFD, p.pidfd
 	}
 	status, err := p.waitEnd(idType, id)
@@ -302,17 +454,29 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	if p.killer != nil {
 		p.killer.Stop()
 	}
-	if p.pidfd >= 0 {
+	if parked != nil {
+		_ = parked.Close()
+	} else if p.pidfd >= 0 {
 		_ = unix.Close(p.pidfd)
 	}
 	p.mu.Unlock()
 	// 16: the rest of the tree.
-	p.bounds.kill()
-	p.killScope()
+	p.ending.Lock()
+	p.over = true
+	if p.look != nil { // there is none for a launch that failed
+		p.look.Stop()
+	}
+	all := p.endRest()
+	unstaged := p.closeStage()
 	close(p.onThread) // the launch thread may go
+	p.ending.Unlock()
+	if all {
+		p.thread.dismiss() // there is nothing left to watch, and without children the rest is quick
+	}
 	var survivors []int
 	if p.tree != nil {
 		survivors = p.tree.end()
+		p.unknown = p.tree.unknown()
 		p.used.addAll(p.tree.used)
 	} else if subreaper.Load() {
 		p.bounds.reap() // an earlier worker's OwnTree has made their orphans ours
@@ -324,6 +488,13 @@ func (p *Process) Wait() (backend.Outcome, []int) {
 	p.total = p.used.total()
 	left, warnings := p.bounds.end(p.total, &outcome, p.killed.Load())
 	p.warnings = warnings
+	if unstaged != nil {
+		p.warnings = append(p.warnings, fmt.Sprintf("ending the PID namespace: %v", unstaged))
+	}
+	p.thread.dismiss()
+	if err := p.thread.unwatched; err != nil {
+		p.warnings = append(p.warnings, fmt.Sprintf("nobody would have ended the command's processes had this process been killed: %v", err))
+	}
 	p.endQuota(&outcome)
 	return outcome, append(survivors, left...)
 }
@@ -345,8 +516,33 @@ func (p *Process) killScope() {
 // launch thread signal.
 func (p *Process) Scoped() bool { return p.scoped }
 
+// Unknown are, after Wait, the processes that may be the worker's, or of other
+// children of this process: those that a shell which became it had in the
+// background. Nothing was done to them.
+func (p *Process) Unknown() []int { return p.unknown }
+
 // Warnings are what Wait found beside the outcome.
 func (p *Process) Warnings() []string { return p.warnings }
+
+// park waits for the end without a thread, where there may be many workers: a pidfd
+// polls readable when its process has ended, with all of its threads (pidfd_open(2),
+// Linux 5.3). It returns a file that has become the pidfd's owner; nil if it has not
+// waited. Stops are left to lookAfter: see waitEnd.
+func (p *Process) park() *os.File {
+	if p.pidfd < 0 || p.tree != nil || unix.SetNonblock(p.pidfd, true) != nil { // or package os would not wait for it
+		return nil
+	}
+	f := os.NewFile(uintptr(p.pidfd), "pidfd")
+	ended := func(fd uintptr) bool {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0)
+		return n == 1 && err == nil
+	}
+	if conn, err := f.SyscallConn(); err == nil {
+		_ = conn.Read(ended) // what fails waits in waitEnd
+	}
+	return f
+}
 
 // waitEnd waits for the real end. A worker may make its parent its tracer
 // (PTRACE_TRACEME), and waitid then reports each of its stops as well: those
@@ -382,4 +578,21 @@ func outcomeOf(s sys.ExitInfo) backend.Outcome {
 		SignalName: name,
 		CoreDumped: s.Code == dumped,
 	}
+}
+
+// closeStage ends the first process of the worker's PID namespace, which ends all that
+// are left there. The root has been waited for.
+func (p *Process) closeStage() error {
+	if p.stage == nil {
+		return nil
+	}
+	pid, _ := p.stage.PID()
+	helpers.Lock()
+	delete(helpers.roots, p.pid)
+	helpers.Unlock()
+	err := p.stage.Close(collectStrays)
+	HelperEnded(pid)
+	_ = p.alive.Close()
+	p.stage = nil
+	return err
 }

@@ -8,6 +8,7 @@ package launch
 import (
 	"errors"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -26,6 +27,9 @@ type Request struct {
 	OwnTree  bool
 	Bounds   *Bounds
 	Quota    *Quota
+	User     *User
+	// Begin: see backend.Command.
+	Begin func() error
 }
 
 // Process is a started child.
@@ -33,6 +37,14 @@ type Process struct{ p *os.Process }
 
 // Start launches the request, which asks for no confinement.
 func Start(r Request) (*Process, error) {
+	if r.User != nil {
+		return nil, &backend.SetupError{Step: "identity", Err: errors.New("no worker runs as another user on " + runtime.GOOS)}
+	}
+	if r.Begin != nil {
+		if err := r.Begin(); err != nil {
+			return nil, err
+		}
+	}
 	env := r.Env
 	if env == nil {
 		env = []string{}
@@ -69,6 +81,9 @@ func (p *Process) Stop(grace time.Duration) bool {
 	time.AfterFunc(grace, func() { _ = p.p.Kill() })
 	return alive
 }
+
+// Unknown is empty: no tree is followed.
+func (p *Process) Unknown() []int { return nil }
 
 // Warnings is empty.
 func (p *Process) Warnings() []string { return nil }

@@ -25,6 +25,10 @@ func (p *Process) stop(grace time.Duration) bool {
 	// Listed before the root can go, and told after it: it may want to end
 	// them itself.
 	below := descendants(p.pid)
+	if p.stage != nil { // to whom its orphans go
+		init, _ := p.stage.PID()
+		below = append(below, descendants(init)...)
+	}
 	_ = p.Signal(unix.SIGTERM)
 	_ = p.Signal(unix.SIGCONT)
 	for _, pid := range below {

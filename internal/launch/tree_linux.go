@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -33,7 +34,7 @@ type tree struct {
 
 func newTree() *tree {
 	t := &tree{}
-	for _, pid := range children() {
+	for _, pid := range workers() {
 		if t.foreign == nil {
 			t.foreign, t.filters = map[int]bool{}, filtersOf("self")
 		}
@@ -94,6 +95,31 @@ func (t *tree) end() []int {
 	}
 }
 
+// killAll kills what is there now of the tree, but for its root.
+func (t *tree) killAll() {
+	t.mu.Lock() // nobody reaps meanwhile, so that no pid becomes another's
+	defer t.mu.Unlock()
+	for _, pid := range t.ours() {
+		if pid != t.root {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+// unknown are the children of which nothing tells whether they were the worker's, and
+// what these have started: one may be about to end, and its own are orphans then. They
+// are left alone.
+func (t *tree) unknown() []int {
+	pids := slices.DeleteFunc(workers(), func(pid int) bool { return t.foreign[pid] || !t.descendsFromForeign(pid) })
+	for i := 0; i < len(pids) && len(pids) < maxUnknown; i++ {
+		pids = append(pids, childrenOf(strconv.Itoa(pids[i]))...)
+	}
+	return pids
+}
+
+// maxUnknown is about how many are named.
+const maxUnknown = 1000
+
 // ours are the children that belong to the worker.
 func (t *tree) ours() []int {
 	var pids []int
@@ -106,8 +132,9 @@ func (t *tree) ours() []int {
 }
 
 // descendsFromForeign tells an orphan of a foreign child from a worker's: only
-// a worker's has more seccomp filters than this process, and it cannot lose
-// one. Without foreign children every orphan is the worker's.
+// a confined worker's has more seccomp filters than this process, and it cannot
+// lose one; an unconfined one's is told from nobody's. Without foreign children
+// every orphan is the worker's.
 func (t *tree) descendsFromForeign(pid int) bool {
 	return len(t.foreign) > 0 && filtersOf(strconv.Itoa(pid)) == t.filters
 }
@@ -137,11 +164,13 @@ func (t *tree) reap(pid int) {
 		var ws unix.WaitStatus
 		var ru unix.Rusage
 		got, err := unix.Wait4(pid, &ws, unix.WNOHANG, &ru)
-		if err == unix.EINTR {
+		switch {
+		case err == unix.EINTR:
 			continue
-		}
-		if err == nil && got == pid {
+		case err == nil && got == pid && !ws.Stopped(): // it stops if it has made us its tracer
 			t.used.add(&ru)
+		case err == nil && got == 0:
+			reapThreads(pid, nil)
 		}
 		return
 	}
@@ -151,7 +180,9 @@ func (t *tree) reap(pid int) {
 var helpers = struct {
 	sync.Mutex
 	pids map[int]bool
-}{pids: map[int]bool{}}
+	// roots are the workers' in PID namespaces of their own that nobody has waited for.
+	roots map[int]bool
+}{pids: map[int]bool{}, roots: map[int]bool{}}
 
 // StartHelper starts a process beside the workers, so that none of their trees
 // takes it for its own.
@@ -170,6 +201,49 @@ func HelperEnded(pid int) {
 	helpers.Lock()
 	defer helpers.Unlock()
 	delete(helpers.pids, pid)
+}
+
+// collectStrays waits for what has ended of the children of this process that are in a PID
+// namespace below its own, but for the workers' roots: a worker has made them, and
+// nobody else asks for them.
+func collectStrays() {
+	depth := depthOf("self")
+	helpers.Lock()
+	defer helpers.Unlock()
+	for _, pid := range children() {
+		if !helpers.pids[pid] && !helpers.roots[pid] && depthOf(strconv.Itoa(pid)) > depth {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		}
+	}
+}
+
+// depthOf counts the PID namespaces in which a process has a number (NSpid in
+// /proc/PID/status, Linux 4.1).
+func depthOf(pid string) int {
+	status, err := os.ReadFile("/proc/" + pid + "/status")
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := bytes.Cut(status, []byte("\nNSpid:"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	return len(bytes.Fields(line))
+}
+
+// OwnTasks lists what a worker must not slow down: the threads of this process, its
+// helpers', and its parent's, which is a launcher's keeper, or its caller.
+func OwnTasks() (tids []int) {
+	helpers.Lock()
+	pids := append([]int{os.Getpid(), os.Getppid()}, slices.Collect(maps.Keys(helpers.pids))...)
+	helpers.Unlock()
+	for _, pid := range pids {
+		tasks, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task") // 0, or hidden: none
+		for _, task := range tasks {
+			if tid, err := strconv.Atoi(task.Name()); err == nil {
+				tids = append(tids, tid)
+			}
+		}
+	}
+	return tids
 }
 
 // workers lists this process' children but for its helpers.

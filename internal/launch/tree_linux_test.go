@@ -92,10 +92,12 @@ func TestRunawaysControl(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pid := launchRunaway(t, snippet, func(p *Process) {
 				p.tree.timer.Stop()
+				p.tree.mu.Lock()
 				p.tree.foreign = map[int]bool{}
 				for _, pid := range children() { // taken for another's, nobody ends them
 					p.tree.foreign[pid] = true
 				}
+				p.tree.mu.Unlock()
 				time.Sleep(500 * time.Millisecond)
 			})
 			if !alive(pid) {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd/internal/mounts"
 	"sandboxd/internal/scratch"
 	"sandboxd/internal/sys"
 )
@@ -258,7 +259,7 @@ func umount(dir string, flags int) error {
 	if err != nil || there == nil {
 		return err
 	}
-	if there.fsType != "tmpfs" || there.source != filepath.Base(dir) || there.root != "/" || there.point != dir {
+	if there.Type != "tmpfs" || there.Source != filepath.Base(dir) || there.Root != "/" || there.Point != dir {
 		return ErrNotOurs
 	}
 	return unix.Unmount(fmt.Sprintf("/proc/self/fd/%d/%s", above.Fd(), filepath.Base(dir)), flags|unix.UMOUNT_NOFOLLOW)
@@ -266,7 +267,7 @@ func umount(dir string, flags int) error {
 
 // mountAt returns what is mounted on a directory, nil if nothing is or if there
 // is no such directory.
-func mountAt(above int, name string) (*mountLine, error) {
+func mountAt(above int, name string) (*mounts.Mount, error) {
 	fd, err := unix.Openat(above, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == unix.ENOENT || err == unix.ENOTDIR {
 		return nil, nil
@@ -283,27 +284,30 @@ func mountAt(above int, name string) (*mountLine, error) {
 	if err != nil || id == outer {
 		return nil, err
 	}
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
+	var there *mounts.Mount
+	err = mounts.Own(func(m mounts.Mount) bool {
+		if m.ID == id {
+			there = &m
+		}
+		return there == nil
+	})
+	if err == nil && there == nil {
+		err = ErrNotOurs
 	}
-	if m := findMount(string(table), id); m != nil {
-		return m, nil
-	}
-	return nil, ErrNotOurs
+	return there, err
 }
 
 // mountID is the id of the mount that a handle is on: mnt_id in
 // /proc/PID/fdinfo (Linux 3.15), the first column of mountinfo.
-func mountID(fd int) (string, error) {
+func mountID(fd int) (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {
-		return "", err
+		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
 		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
-			return strings.TrimSpace(id), nil
+			return strconv.Atoi(strings.TrimSpace(id))
 		}
 	}
-	return "", errors.New("the kernel does not tell the mount of a handle")
+	return 0, errors.New("the kernel does not tell the mount of a handle")
 }

@@ -47,30 +47,3 @@ func TestOverAndFar(t *testing.T) {
 		}
 	}
 }
-
-const table = `22 27 0:21 / /proc rw,relatime - proc proc rw
-36 35 98:0 /sub /point\040with\134all\011 rw,noatime master:1 shared:7 - ext4 /dev/a\040b rw,errors=continue
-40 22 0:30 / /tmp/x rw,nosuid,nodev shared:1 - tmpfs sbx-1 rw,size=8192k
-41 22 0:31 / /odd rw -
-42
-`
-
-func TestFindMount(t *testing.T) {
-	for id, want := range map[string]*mountLine{
-		"22": {"/", "/proc", "proc", "proc"},
-		"36": {"/sub", "/point with\\all\t", "ext4", "/dev/a b"},
-		"40": {"/", "/tmp/x", "tmpfs", "sbx-1"},
-		"41": nil, "42": nil, "3": nil, "": nil,
-	} {
-		got := findMount(table, id)
-		if (got == nil) != (want == nil) || got != nil && *got != *want {
-			t.Errorf("%s: %+v, want %+v", id, got, want)
-		}
-	}
-}
-
-func FuzzFindMount(f *testing.F) {
-	f.Add(table, "36")
-	f.Add(`1 2 3 \ \04 \400 - - - -`, "1")
-	f.Fuzz(func(_ *testing.T, table, id string) { findMount(table, id) })
-}

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -17,18 +18,26 @@ import (
 	"sandboxd/internal/quota"
 	"sandboxd/internal/scratch"
 	"sandboxd/internal/stream"
+	"sandboxd/internal/sys"
 	"sandboxd/policy"
 	"sandboxd/report"
 )
 
 // Options are one launch.
 type Options struct {
+	// ID names the launch in the report; empty is a new one.
+	ID string
+	// As, if it is set, runs what looks up the caller's paths with the caller's rights.
+	As     func(func()) error
 	Policy policy.Policy
 	Argv   []string
 	// Backends are the candidates in order of preference. They are not called
 	// in danger-full-access.
 	Backends              []backend.Backend
 	Stdin, Stdout, Stderr *os.File
+	// User is who the worker runs as in danger-full-access; nil is the caller. A
+	// backend knows of itself.
+	User *launch.User
 	// Files and UnsafeFiles: see backend.Command.
 	Files       []backend.File
 	UnsafeFiles bool
@@ -37,9 +46,21 @@ type Options struct {
 	Version  string
 	Profiles []string
 	Warnings []string
+	// Groups, if it is set, gives what the caller found out of cgroups, which a
+	// launch in danger-full-access closes. A backend has its own.
+	Groups func() *cgroup.Host
+	// Chosen, if it is set, is called with the backend that will confine the worker,
+	// before BeforeStart; not in danger-full-access. It is called again if the launch
+	// turns out to need another plan, which BeforeStart is not. An error ends the launch.
+	Chosen func(c backend.Choice, planHash string) error
+	// Cache, if it is set, has what launches share.
+	Cache *Cache
 	// BeforeStart is called when nothing stands against the launch any more, to
 	// do what must not happen for a launch that is refused.
 	BeforeStart func(*backend.Command, backend.Enforcement) error
+	// Begin, if it is set, is called after BeforeStart and Terminal, when nothing is left
+	// but to start the worker: see backend.Command.
+	Begin func() error
 	// Terminal, if it is set, gives the command a terminal of its own. It is called
 	// right after BeforeStart and returns what copies the terminal's output.
 	Terminal func(*backend.Command) (*stream.Tap, error)
@@ -54,64 +75,93 @@ type Failure struct {
 	Hint string
 }
 
-// Select chooses a backend for the policy, or explains why none can.
-func Select(o Options) (backend.Choice, error) {
-	return backend.Select(o.Policy, o.Backends)
-}
-
 // Execute runs the launch to its end. The report is never nil; failure is nil
 // when the command ran.
-func Execute(o Options) (*report.Report, *Failure) {
+func Execute(o Options) (*report.Report, *Failure) { return Start(&o).Wait() }
+
+// Refused is the report of a launch that was refused before [Execute] could be called.
+func Refused(o Options, err error) (*report.Report, *Failure) {
+	return (&Running{policy: o.Policy, report: o.report(), err: err}).Wait()
+}
+
+// Running is a launch from its start on. It holds nothing of how that was made: it may
+// wait for long, and there may be many.
+type Running struct {
+	policy policy.Policy
+	report *report.Report
+	err    error // why nothing runs
+	worker *watched
+	ended  func()   // what Options.Started has returned
+	close  []func() // what is left to do in the end, from the last one on
+}
+
+// Start starts the launch. Whatever comes of it, Wait is to be called.
+func Start(o *Options) *Running {
+	l := &Running{policy: o.Policy, report: o.report()}
+	l.err = l.start(o)
+	return l
+}
+
+// Wait waits for the end, and says what came of it.
+func (l *Running) Wait() (*report.Report, *Failure) {
+	if l.err == nil {
+		l.wait()
+	}
+	for i := len(l.close) - 1; i >= 0; i-- {
+		l.close[i]()
+	}
+	r := l.report
+	r.DescribePolicy(l.policy) // a report of one that runs for long holds no copy
+	r.Ended = time.Now()
+	r.Duration = r.Ended.Sub(r.Started).Seconds()
+	failure := explain(l.policy, r, l.err)
+	r.ExitStatus = r.Status()
+	return r, failure
+}
+
+func (o *Options) report() *report.Report {
 	r := &report.Report{
-		Schema: report.SchemaVersion, ID: newID(), Version: o.Version, Started: time.Now(),
+		Schema: report.SchemaVersion, ID: cmp.Or(o.ID, NewID()), Version: o.Version, Started: time.Now(),
 		Profiles: o.Profiles, Warnings: o.Warnings,
 	}
 	for _, a := range o.Argv {
 		r.Argv = append(r.Argv, policy.Raw(a))
 	}
-	r.DescribePolicy(o.Policy)
-	err := execute(o, r)
-	r.Ended = time.Now()
-	r.Duration = r.Ended.Sub(r.Started).Seconds()
-	failure := explain(o.Policy, r, err)
-	r.ExitStatus = r.Status()
-	return r, failure
+	return r
 }
 
-func execute(o Options, r *report.Report) error {
-	dir, err := openDir(o.Policy.Cwd())
-	if err != nil {
-		return &backend.SetupError{Step: "cwd", Err: err, Hint: "name an existing directory with --cwd"}
-	}
-	defer dir.Close()
-	path, err := LookPath(o.Argv[0], envValue(o.Policy.Env(), "PATH"), o.Policy.Cwd())
+func (l *Running) start(o *Options) error {
+	r := l.report
+	dir, path, err := o.find()
 	if err != nil {
 		return err
 	}
+	defer dir.Close()
 	r.Executable = policy.Raw(path)
-	cmd := backend.Command{Path: path, Argv: o.Argv, Dir: dir, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Files: o.Files, UnsafeFiles: o.UnsafeFiles, OwnTree: o.OwnTree}
+	cmd := backend.Command{Path: path, Argv: o.Argv, Dir: dir, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Files: o.Files, UnsafeFiles: o.UnsafeFiles, OwnTree: o.OwnTree, Begin: o.Begin}
 	var w backend.Worker
 	var taps []*stream.Tap
 	if o.Policy.Mode() == policy.FullAccess {
-		d := newDirect(o.Policy, cmd.OwnTree)
-		defer d.close()
-		if e := d.enforcement(nil); e.Missing(o.Policy) != 0 {
+		d := newDirect(o.Policy, cmd.OwnTree, o.Groups)
+		l.close = append(l.close, d.close)
+		if e := d.enforcement(nil, nil); e.Missing(o.Policy) != 0 {
 			return backend.Refuse(fmt.Sprintf("accept that with --allow-gap %s", e.Missing(o.Policy)),
 				"this host cannot enforce %s: %s", e.Missing(o.Policy), strings.Join(e.Gaps(e.Missing(o.Policy)), "; "))
 		}
-		if err := o.beforeStart(&cmd, d.enforcement(nil), &taps); err != nil {
+		if err := o.beforeStart(&cmd, d.enforcement(nil, nil), &taps); err != nil {
 			return err
 		}
+		d.user = o.User
 		w, err = d, d.start(o.Policy, cmd)
 	} else {
 		var prepared backend.Prepared
 		w, prepared, err = startConfined(o, r, cmd, &taps)
 		if prepared != nil {
-			defer func() {
+			l.close = append(l.close, func() {
 				if err := prepared.Close(); err != nil {
 					r.Warnings = append(r.Warnings, err.Error())
 				}
-			}()
+			})
 		}
 	}
 	if err != nil {
@@ -123,23 +173,49 @@ func execute(o Options, r *report.Report) error {
 	for _, t := range taps {
 		t.Launched()
 	}
-	watched := watch(w, o.Policy.Limits(), taps)
+	l.worker = watch(w, o.Policy.Limits(), taps)
 	r.Ran, r.TTY = true, o.Terminal != nil
 	if o.Started != nil {
-		defer o.Started(watched)()
+		l.ended = o.Started(l.worker)
 	}
-	res := watched.Wait()
-	if watched.lost != nil {
-		r.OutputLost = watched.lost.Error()
-	}
-	r.Outcome, r.Survivors = res.Outcome, res.Survivors
-	r.Level, r.Effects = res.Enforcement.Level(o.Policy), res.Enforcement.Map()
-	r.Denials, r.DenialsLost, r.Usage, r.Descriptors = res.Denials, res.DenialsLost, res.Usage, res.Descriptors
-	r.Warnings = append(r.Warnings, res.Warnings...)
 	return nil
 }
 
-func (o Options) beforeStart(cmd *backend.Command, e backend.Enforcement, taps *[]*stream.Tap) (err error) {
+// wait waits for the worker that was started.
+func (l *Running) wait() {
+	if l.ended != nil {
+		defer l.ended()
+	}
+	r, res := l.report, l.worker.Wait()
+	if l.worker.lost != nil {
+		r.OutputLost = l.worker.lost.Error()
+	}
+	r.Outcome, r.Survivors = res.Outcome, res.Survivors
+	r.Level, r.Effects = res.Enforcement.Level(l.policy), res.Enforcement.Map()
+	r.Denials, r.DenialsLost, r.Usage, r.Descriptors = res.Denials, res.DenialsLost, res.Usage, res.Descriptors
+	r.Warnings = append(r.Warnings, res.Warnings...)
+}
+
+// find opens where the command starts, and finds the command.
+func (o *Options) find() (dir *os.File, path string, err error) {
+	look := func() {
+		if dir, err = openDir(o.Policy.Cwd()); err != nil {
+			err = &backend.SetupError{Step: "cwd", Err: err, Hint: "name an existing directory with --cwd"}
+			return
+		}
+		if path, err = LookPath(o.Argv[0], envValue(o.Policy.Env(), "PATH"), o.Policy.Cwd()); err != nil {
+			_ = dir.Close()
+		}
+	}
+	if o.As == nil {
+		look()
+	} else if aerr := o.As(look); aerr != nil {
+		err = &backend.SetupError{Step: "identity", Err: aerr}
+	}
+	return dir, path, err
+}
+
+func (o *Options) beforeStart(cmd *backend.Command, e backend.Enforcement, taps *[]*stream.Tap) (err error) {
 	if o.BeforeStart != nil {
 		if err := o.BeforeStart(cmd, e); err != nil {
 			return err
@@ -163,28 +239,48 @@ type replanner interface {
 	Replan(error) (backend.Backend, bool)
 }
 
-func startConfined(o Options, r *report.Report, cmd backend.Command, taps *[]*stream.Tap) (backend.Worker, backend.Prepared, error) {
+// discarder is a plan that holds something until it is prepared, which it is not now.
+type discarder interface{ Discard() error }
+
+func startConfined(o *Options, r *report.Report, cmd backend.Command, taps *[]*stream.Tap) (backend.Worker, backend.Prepared, error) {
 	candidates := o.Backends
+	if e := o.Cache.use(o.Policy, candidates); e != nil {
+		shared := use{e.prepared, func() error { return o.Cache.release(e) }}
+		w, err := o.startShared(r, e, cmd, taps)
+		if err != nil {
+			_ = shared.Close()
+			return nil, nil, err
+		}
+		return w, shared, nil
+	}
 	for attempt := range 2 {
 		choice, err := backend.Select(o.Policy, candidates)
 		if err != nil {
 			return nil, nil, err
 		}
-		if attempt == 0 {
-			if err := o.beforeStart(&cmd, choice.Plan.Enforcement(), taps); err != nil {
+		hash := ""
+		if o.Chosen != nil {
+			hash = PlanHash(o.Policy, choice)
+			if err := o.Chosen(choice, hash); err != nil {
 				return nil, nil, err
 			}
 		}
-		capability := choice.Backend.Probe()
-		r.Backend, r.BackendFacts, r.Dialect = choice.Backend.Name(), capability.Facts, capability.Dialect
-		r.Passed, r.DenialsCover = choice.Passed, capability.DenialsCover
+		if attempt == 0 {
+			if err := o.beforeStart(&cmd, choice.Plan.Enforcement(), taps); err != nil {
+				if d, ok := choice.Plan.(discarder); ok {
+					err = errors.Join(err, d.Discard())
+				}
+				return nil, nil, err
+			}
+		}
+		describe(r, choice)
 		prepared, err := choice.Plan.Prepare()
 		if err != nil {
 			return nil, nil, err
 		}
-		w, err := prepared.Start(cmd)
+		w, err := start(choice.Backend, prepared, cmd)
 		if err == nil {
-			return w, prepared, nil
+			return w, o.Cache.add(o.Policy, candidates, choice, hash, prepared), nil
 		}
 		_ = prepared.Close()
 		again, ok := choice.Backend.(replanner)
@@ -198,6 +294,44 @@ func startConfined(o Options, r *report.Report, cmd backend.Command, taps *[]*st
 		candidates = replace(candidates, choice.Backend, next)
 	}
 	return nil, nil, &backend.SetupError{Step: "replan", Err: errors.New("the backend failed again with its other plan")}
+}
+
+// startShared starts a worker of what an earlier launch has prepared. What fails is
+// not kept: the next launch begins anew.
+func (o *Options) startShared(r *report.Report, e *entry, cmd backend.Command, taps *[]*stream.Tap) (backend.Worker, error) {
+	if o.Chosen != nil {
+		if err := o.Chosen(e.choice, e.hash); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.beforeStart(&cmd, e.choice.Plan.Enforcement(), taps); err != nil {
+		return nil, err
+	}
+	describe(r, e.choice)
+	w, err := start(e.choice.Backend, e.prepared, cmd)
+	var exec *backend.ExecError
+	if err != nil && !errors.As(err, &exec) {
+		o.Cache.forget(e)
+	}
+	return w, err
+}
+
+// start starts a worker, after what has to be over by then.
+func start(b backend.Backend, prepared backend.Prepared, cmd backend.Command) (backend.Worker, error) {
+	if in, ok := b.(backend.Beginner); cmd.Begin != nil && (!ok || !in.Begins()) {
+		if err := cmd.Begin(); err != nil {
+			return nil, err
+		}
+		cmd.Begin = nil
+	}
+	return prepared.Start(cmd)
+}
+
+// describe notes what confines the worker.
+func describe(r *report.Report, c backend.Choice) {
+	capability := c.Backend.Probe()
+	r.Backend, r.BackendFacts, r.Dialect = c.Backend.Name(), capability.Facts, capability.Dialect
+	r.Passed, r.DenialsCover = c.Passed, capability.DenialsCover
 }
 
 func replace(list []backend.Backend, old, now backend.Backend) []backend.Backend {
@@ -215,6 +349,7 @@ func replace(list []backend.Backend, old, now backend.Backend) []backend.Backend
 // descriptors, environment, limits, tree and outcome are the launcher's as ever.
 type direct struct {
 	proc    *launch.Process
+	user    *launch.User // nil is the caller
 	temp    string
 	ownTree bool
 	groups  cgroup.Host
@@ -227,8 +362,13 @@ type direct struct {
 	measure *quota.Tree
 }
 
-func newDirect(p policy.Policy, ownTree bool) *direct {
-	d := &direct{ownTree: ownTree, groups: cgroup.Probe()}
+func newDirect(p policy.Policy, ownTree bool, known func() *cgroup.Host) *direct {
+	d := &direct{ownTree: ownTree}
+	if known != nil {
+		d.groups = *known()
+	} else {
+		d.groups = cgroup.Probe()
+	}
 	var disk *quota.Host
 	if p.Limits().Disk > 0 {
 		host := quota.Probe()
@@ -240,9 +380,9 @@ func newDirect(p policy.Policy, ownTree bool) *direct {
 
 // Unconfined is what danger-full-access enforces here.
 func Unconfined(p policy.Policy) backend.Enforcement {
-	d := newDirect(p, true)
+	d := newDirect(p, true, nil)
 	defer d.close()
-	return d.enforcement(nil)
+	return d.enforcement(nil, nil)
 }
 
 func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
@@ -264,14 +404,20 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return &backend.SetupError{Step: "temp", Err: err}
 		}
+		for made := dir; made != d.temp; made = filepath.Dir(made) {
+			if err := d.user.Own(made); err != nil {
+				return &backend.SetupError{Step: "temp", Err: err}
+			}
+		}
 		env = append(env, v.Name+"="+dir)
 	}
-	if d.bounds, err = launch.Bound(p.Limits(), launch.Host{Groups: &d.groups, UserLimit: os.Getuid() > 0}, false); err != nil {
+	if d.bounds, err = launch.Bound(p.Limits(), launch.Host{Groups: &d.groups, UserLimit: os.Getuid() > 0}, d.user != nil); err != nil {
 		return err
 	}
+	<-sys.SpareThreads(0) // the worker may use up what this user may have
 	d.proc, err = launch.Start(launch.Request{
 		Path: cmd.Path, Argv: cmd.Argv, Env: env, Dir: cmd.Dir,
-		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, Files: cmd.Files, Terminal: cmd.Terminal, OwnTree: cmd.OwnTree, Bounds: d.bounds, Quota: limit,
+		Stdio: [3]*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr}, Files: cmd.Files, Terminal: cmd.Terminal, OwnTree: cmd.OwnTree, Bounds: d.bounds, Quota: limit, User: d.user, Begin: cmd.Begin,
 	})
 	if err != nil {
 		err = errors.Join(err, d.bounds.Discard())
@@ -283,13 +429,17 @@ func (d *direct) start(p policy.Policy, cmd backend.Command) (err error) {
 func (d *direct) makeTemp(l policy.Limits) (*launch.Quota, error) {
 	var err error
 	if d.limits[policy.LimitsDisk].Status == backend.Enforced {
-		if d.fs, err = quota.Mount(os.TempDir(), l.Disk, os.Geteuid(), os.Getegid()); err != nil {
+		uid, gid := d.user.IDs()
+		if d.fs, err = quota.Mount(os.TempDir(), l.Disk, uid, gid); err != nil {
 			return nil, err
 		}
 		d.temp = d.fs.Dir()
 		return &launch.Quota{Limits: l, Dir: d.temp, Meter: d.fs}, nil
 	}
 	if d.temp, err = scratch.Mine().Mkdir(os.TempDir()); err != nil {
+		return nil, err
+	}
+	if err := d.user.Own(d.temp); err != nil {
 		return nil, err
 	}
 	if d.limits[policy.LimitsDisk].Status != backend.Partial {
@@ -316,8 +466,8 @@ func (d *direct) removeTemp() error {
 
 func (d *direct) close() { _ = d.groups.Close() }
 
-func (d *direct) enforcement(survivors []int) backend.Enforcement {
-	e := backend.Unconfined(d.tree(survivors))
+func (d *direct) enforcement(survivors, unknown []int) backend.Enforcement {
+	e := backend.Unconfined(d.tree(survivors, unknown))
 	for effect, s := range d.limits {
 		e = e.With(effect, s)
 	}
@@ -326,7 +476,7 @@ func (d *direct) enforcement(survivors []int) backend.Enforcement {
 
 // tree says how the tree is ended. What nothing confines may leave its cgroup,
 // if its user may move it, but not its ancestors.
-func (d *direct) tree(survivors []int) backend.State {
+func (d *direct) tree(survivors, unknown []int) backend.State {
 	s := backend.State{Status: backend.Partial}
 	if d.groups.Kill.Can() {
 		s.By = append(s.By, d.groups.Kill.By)
@@ -335,6 +485,9 @@ func (d *direct) tree(survivors []int) backend.State {
 	if d.ownTree {
 		s.By = append(s.By, "subreaper")
 		s.Gaps = append(s.Gaps, "a tree that forks faster than it can be swept may survive; survivors are reported")
+	}
+	if len(unknown) > 0 {
+		s.Gaps = append(s.Gaps, fmt.Sprintf("%d processes are of the tree, or of other children of this launcher: they were left alone", len(unknown)))
 	}
 	switch {
 	case len(survivors) > 0:
@@ -352,7 +505,7 @@ func (d *direct) Stop(grace time.Duration) bool { return d.proc.Stop(grace) }
 func (d *direct) Wait() backend.Result {
 	outcome, survivors := d.proc.Wait()
 	r := backend.Result{
-		Outcome: outcome, Survivors: survivors, Enforcement: d.enforcement(survivors),
+		Outcome: outcome, Survivors: survivors, Enforcement: d.enforcement(survivors, d.proc.Unknown()),
 		Usage: d.proc.Usage(), Warnings: d.proc.Warnings(), Descriptors: d.given,
 	}
 	if err := errors.Join(d.bounds.Discard(), d.removeTemp()); err != nil {
@@ -473,8 +626,8 @@ func ShellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// newID returns 128 random bits in hex.
-func newID() string {
+// NewID returns a random name for a launch: 32 hexadecimal digits.
+func NewID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read's contract since Go 1.24
 	return hex.EncodeToString(b[:])

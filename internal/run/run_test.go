@@ -11,6 +11,7 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/dialect"
+	"sandboxd/internal/cgroup"
 	"sandboxd/policy"
 	"sandboxd/report"
 )
@@ -102,6 +103,62 @@ func testPolicy(t *testing.T) policy.Policy {
 	return p
 }
 
+// begun is a plan whose workers note what was before them.
+type begun struct {
+	backend.Backend
+	backend.Prepared
+	knows bool
+	got   []string
+}
+
+func (b *begun) Begins() bool { return b.knows }
+
+func (b *begun) Start(cmd backend.Command) (backend.Worker, error) {
+	b.got = append(b.got, "start")
+	if cmd.Begin != nil {
+		return nil, cmd.Begin()
+	}
+	return nil, nil
+}
+
+// TestBeginIsOverBeforeTheStart: a backend that does not call Begin gets none, and is
+// started after it, or not at all.
+func TestBeginIsOverBeforeTheStart(t *testing.T) {
+	for _, knows := range []bool{false, true} {
+		for _, fails := range []error{nil, errors.New("no")} {
+			b := &begun{knows: knows}
+			_, err := start(b, b, backend.Command{Begin: func() error {
+				b.got = append(b.got, "begin")
+				return fails
+			}})
+			want := "begin start"
+			if knows {
+				want = "start begin"
+			} else if fails != nil {
+				want = "begin"
+			}
+			if got := strings.Join(b.got, " "); got != want || err != fails {
+				t.Errorf("it knows %v, and fails with %v: %s, %v", knows, fails, got, err)
+			}
+		}
+	}
+}
+
+// TestKnownGroups: what the caller knows of cgroups is not found out again.
+func TestKnownGroups(t *testing.T) {
+	known := cgroup.Host{Kill: cgroup.Ability{Cause: cgroup.NotMounted, Why: "the caller says so"}}
+	d := newDirect(testPolicy(t), true, func() *cgroup.Host { return &known })
+	defer d.close()
+	if d.groups.Kill != known.Kill {
+		t.Errorf("%+v", d.groups.Kill)
+	}
+	asked := newDirect(testPolicy(t), true, nil)
+	defer asked.close()
+	if asked.groups.Kill == known.Kill || asked.groups.Kill == (cgroup.Ability{}) {
+		t.Errorf("nobody has asked the host: %+v", asked.groups.Kill)
+	}
+}
+
 // TestInferredDenial: a refused execution is called a denial only when the
 // policy denies it, the errno fits the dialect, and a layer was engaged.
 func TestInferredDenial(t *testing.T) {
@@ -148,5 +205,25 @@ func TestExplainNamesTheStep(t *testing.T) {
 	r = &report.Report{}
 	if f := explain(testPolicy(t), r, errors.New("unforeseen")); r.Outcome.ExitStatus() != 125 || f == nil {
 		t.Errorf("an unforeseen error is status %d", r.Outcome.ExitStatus())
+	}
+}
+
+func (b *begun) Rechecks() bool { return true }
+
+// TestSame: of equal policies one is held, as long as launches share what is made for it.
+func TestSame(t *testing.T) {
+	var c Cache
+	first, second := testPolicy(t), testPolicy(t)
+	if !c.Same(first).Equal(first) {
+		t.Error("an empty cache has another policy")
+	}
+	b := &begun{}
+	c.add(first, nil, backend.Choice{Backend: b}, "", b)
+	other, err := policy.New(policy.Spec{Mode: policy.ReadOnly, Net: policy.NetNone, Workspace: "/w", Cwd: "/w"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.Same(second).Equal(first) || !c.Same(other).Equal(other) || c.Same(other).Equal(first) {
+		t.Error("another policy in the place of one")
 	}
 }

@@ -48,6 +48,7 @@ type Lease struct {
 	path string
 	made []Mark
 	size int
+	full int   // the size at which it is written anew
 	err  error // why nothing is written
 }
 
@@ -75,7 +76,7 @@ func (l *Lease) Trouble() error {
 const (
 	prefix  = "sbx-"
 	nameLen = len(prefix) + 2*16
-	// compactAt is the size in bytes at which a lease is written anew.
+	// compactAt is the least size in bytes at which a lease is written anew.
 	compactAt = 64 << 10
 	// maxLease bounds what is read of somebody's lease.
 	maxLease = 4 << 20
@@ -155,7 +156,7 @@ func (l *Lease) append(e line) {
 	if l.dir == "" || l.err != nil {
 		return
 	}
-	if l.file == nil || l.size > compactAt {
+	if l.file == nil || l.size > l.full {
 		l.begin()
 		return
 	}
@@ -194,10 +195,18 @@ func (l *Lease) begin() {
 		lines[i].Mark = m
 	}
 	l.write(lines...)
+	l.full = fullAt(l.size)
 	if old != nil {
 		_ = os.Remove(oldPath)
 		_ = old.Close()
 	}
+}
+
+// fullAt is when a lease that has just been written anew is full: at twice its size,
+// so that each mark is written but a few times however many there are, and before
+// more is in it than is read of one.
+func fullAt(size int) int {
+	return max(compactAt, min(2*size, maxLease-compactAt), size+compactAt/4)
 }
 
 func (l *Lease) end() {
@@ -263,13 +272,14 @@ func (l *Lease) sweepOne(path string, remove func(Mark) error) []Swept {
 
 // sweepMarks removes the newest first, which may stand in what was made before
 // it, and tries again as long as something goes that was in the way of another.
+// What took too long is for the next sweep.
 func sweepMarks(marks []Mark, remove func(Mark) error) []Swept {
 	slices.Reverse(marks)
 	swept := make([]Swept, len(marks))
 	for round, gone := 0, true; gone; round++ {
 		gone = false
 		for i, m := range marks {
-			if round > 0 && swept[i].Err == nil {
+			if round > 0 && (swept[i].Err == nil || errors.Is(swept[i].Err, errTooLong)) {
 				continue
 			}
 			var err error
@@ -349,38 +359,4 @@ func removeLeft(path string) error {
 		return cmp.Or(err, fmt.Errorf("something is mounted on %q", path))
 	}
 	return RemoveTree(path)
-}
-
-// RemoveTree removes what a worker may have made hard to remove: directories
-// without permissions are opened up by handle, never by following a link.
-func RemoveTree(dir string) error {
-	err := os.RemoveAll(dir)
-	if err == nil {
-		return nil
-	}
-	root, rerr := os.OpenRoot(dir)
-	if rerr != nil {
-		_ = os.Chmod(dir, 0o700)
-		if root, rerr = os.OpenRoot(dir); rerr != nil {
-			return err
-		}
-	}
-	openUp(root, ".")
-	_ = root.Close()
-	return os.RemoveAll(dir)
-}
-
-func openUp(root *os.Root, dir string) {
-	_ = root.Chmod(dir, 0o700)
-	f, err := root.Open(dir)
-	if err != nil {
-		return
-	}
-	entries, _ := f.ReadDir(-1)
-	_ = f.Close()
-	for _, e := range entries {
-		if e.IsDir() {
-			openUp(root, filepath.Join(dir, e.Name()))
-		}
-	}
 }

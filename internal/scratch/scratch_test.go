@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -209,6 +210,31 @@ func TestLeaseOfManyDirectoriesStaysSmall(t *testing.T) {
 	}
 }
 
+// TestLeaseOfManyLivingIsNotWrittenAnewEachTime: of more marks than compactAt has room
+// for, all of them living, one more costs one line.
+func TestLeaseOfManyLivingIsNotWrittenAnewEachTime(t *testing.T) {
+	l := New(t.TempDir())
+	defer l.end()
+	files := map[string]bool{}
+	const marks = 6000 // of 70 bytes and more
+	for range marks {
+		l.Add(Mark{Kind: "other", Path: "/other/" + NewName()})
+		files[l.path] = true
+	}
+	if l.Trouble() != nil || len(files) < 2 || len(files) > 5 {
+		t.Errorf("%d leases were written, %v", len(files), l.Trouble())
+	}
+	data, err := os.ReadFile(l.path)
+	if got := parseLease(data); err != nil || len(data) <= 4*compactAt || len(got) != marks {
+		t.Errorf("%d marks in %d bytes, %v", len(got), len(data), err)
+	}
+	for size := 0; size < maxLease; size += compactAt {
+		if full := fullAt(size); full < size+compactAt/4 || full > maxLease && size <= maxLease-2*compactAt {
+			t.Errorf("one of %d bytes is full at %d", size, full)
+		}
+	}
+}
+
 func TestOtherKinds(t *testing.T) {
 	state := t.TempDir()
 	text := `{"kind":"cgroup","path":"/one","detail":7}` + "\n" + `{"kind":"cgroup","path":"/two"}` + "\n" + `{"path":"/one","gone":true}` + "\n" + `{"kind":"dir","path":"/cut`
@@ -302,4 +328,26 @@ func FuzzParseLease(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestLockOfANewLease: a sweep that looks at a lease that is being made does not make its
+// making fail.
+func TestLockOfANewLease(t *testing.T) {
+	path := filepath.Join(t.TempDir(), NewName())
+	made, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer made.Close()
+	sweep, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(sweep.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { _ = sweep.Close() })
+	if err := lockNew(made); err != nil {
+		t.Error(err)
+	}
 }

@@ -9,21 +9,22 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // rootStateDir is root's state directory; it is emptied at boot, like what the
 // leases in it list mostly is.
 const rootStateDir = "/run/sbx"
 
-// StateDir is where the leases of this user are: /run/sbx for root, else below
+// StateDir is where the leases of this user are: /run/sbx for root, if it may write there, else below
 // XDG_RUNTIME_DIR if that is the user's own, else below XDG_STATE_HOME or
 // ~/.local/state (XDG Base Directory Specification).
 func StateDir() (string, error) {
 	uid := os.Geteuid()
-	if uid == 0 {
-		if st, err := os.Stat("/run"); err == nil && st.IsDir() {
-			return rootStateDir, nil
-		}
+	// Root of a user namespace may not write there.
+	if uid == 0 && (unix.Access(rootStateDir, unix.W_OK) == nil || unix.Access(filepath.Dir(rootStateDir), unix.W_OK) == nil) {
+		return rootStateDir, nil
 	}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		if mine, err := isMyDir(dir); err == nil && mine {
@@ -60,17 +61,19 @@ func isLeft(path string) (bool, error) {
 	return mine, err
 }
 
-// isMountPoint tells whether path is on another file system than the directory
-// that holds it: its contents are not what was made there.
+// isMountPoint tells whether path is on another mount than the directory that
+// holds it: its contents are not what was made there.
 func isMountPoint(path string) (bool, error) {
-	var here, above syscall.Stat_t
-	if err := syscall.Lstat(path, &here); err != nil {
-		return false, &os.PathError{Op: "lstat", Path: path, Err: err}
+	here, _, err := look(unix.AT_FDCWD, path)
+	if err != nil {
+		return false, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if err := syscall.Lstat(filepath.Dir(path), &above); err != nil {
-		return false, &os.PathError{Op: "lstat", Path: filepath.Dir(path), Err: err}
+	dir := filepath.Dir(path)
+	above, _, err := look(unix.AT_FDCWD, dir+"/.") // it may be a link
+	if err != nil {
+		return false, &os.PathError{Op: "stat", Path: dir, Err: err}
 	}
-	return here.Dev != above.Dev, nil
+	return !here.sameMount(above), nil
 }
 
 // createLocked makes a new locked file in the state directory, which must be
@@ -92,7 +95,7 @@ func createLocked(dir, path string) (*os.File, error) {
 		err = fmt.Errorf("%q must be a directory of yours that nobody else can write", dir)
 	}
 	if err == nil {
-		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err = lockNew(file)
 	}
 	if err != nil {
 		_ = os.Remove(path)
@@ -100,6 +103,18 @@ func createLocked(dir, path string) (*os.File, error) {
 		return nil, err
 	}
 	return file, nil
+}
+
+// lockNew locks a lease that was just made. A sweep may be looking at it: it lets go at
+// once, as there is nothing in it.
+func lockNew(file *os.File) (err error) {
+	for range 200 {
+		if err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != syscall.EWOULDBLOCK {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return err
 }
 
 // openDead opens a lease whose owner is gone, locked: no other sweep has it.

@@ -57,22 +57,22 @@ func compileTable(goarch string, v Variant, optimize int) ([]Insn, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw, err := compile(goarch, rows, optimize)
+	raw, err := compile(goarch, rows, v.fallback(), optimize)
 	if err != nil {
 		return nil, fmt.Errorf("linux/%s, %s: %w", goarch, v, err)
 	}
 	return parse(raw)
 }
 
-func compile(goarch string, rows []row, optimize int) ([]byte, error) {
-	f, err := newFilter(goarch, optimize)
+func compile(goarch string, rows []row, fallback verdict, optimize int) ([]byte, error) {
+	f, err := newFilter(goarch, fallback, optimize)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Release()
 	for i, r := range rows {
 		// libseccomp refuses rules that say what the default says.
-		if r.do == defaultVerdict() {
+		if r.do == fallback {
 			continue
 		}
 		if err := addRow(f, goarch, r, earlier(rows[:i], r.call)); err != nil {
@@ -82,11 +82,11 @@ func compile(goarch string, rows []row, optimize int) ([]byte, error) {
 	return export(f)
 }
 
-func newFilter(goarch string, optimize int) (*libseccomp.ScmpFilter, error) {
+func newFilter(goarch string, fallback verdict, optimize int) (*libseccomp.ScmpFilter, error) {
 	if err := libseccomp.SetAPI(notifyAPI); err != nil {
 		return nil, fmt.Errorf("libseccomp too old to know notifications: %w", err)
 	}
-	f, err := libseccomp.NewFilter(libAction(defaultVerdict()))
+	f, err := libseccomp.NewFilter(libAction(fallback))
 	if err != nil {
 		return nil, err
 	}

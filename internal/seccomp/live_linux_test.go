@@ -65,6 +65,8 @@ func attempts() []attempt {
 		a(unix.EPERM, "clock_settime", unix.SYS_CLOCK_SETTIME, 99, 0),
 		a(unix.EPERM, "no parent death signal", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, 0),
 		a(unix.EPERM, "SIGTERM at parent death", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM)),
+		a(unix.EPERM, "priority of nobody's processes", unix.SYS_SETPRIORITY, unix.PRIO_USER, 1<<31-2, 0),
+		a(unix.EPERM, "I/O priority of no group", unix.SYS_IOPRIO_SET, 2, 1<<31-2, 0),
 		a(unix.EPERM, "set-user-ID", unix.SYS_FCHMOD, ^uintptr(0), 0o4755),
 		a(unix.EPERM, "set-user-ID by path", unix.SYS_FCHMODAT, 0, 1, 0o6755),
 		a(unix.ENOSYS, "clone3", unix.SYS_CLONE3, 0, 0),
@@ -79,6 +81,7 @@ func attempts() []attempt {
 		a(0, "netlink route", unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE),
 		a(0, "own limits", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, 0, uintptr(unsafe.Pointer(&limits))),
 		a(0, "personality asked", unix.SYS_PERSONALITY, 0xffffffff),
+		a(0, "own priority", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, high, 0),
 		a(0, "signal 0 to itself", unix.SYS_KILL, uintptr(os.Getpid()), 0),
 		a(unix.EBADF, "another ioctl", unix.SYS_IOCTL, ^uintptr(0), unix.TIOCGWINSZ, 0),
 	}

@@ -70,8 +70,34 @@ func (u Unix) String() string {
 	return "invalid"
 }
 
+// Front says that a filter is not a worker's but the front's: the half of the
+// daemon that reads what strangers send. It is an allow-list of its own (front.go).
+// The zero value is a worker's filter.
+type Front uint8
+
+const (
+	// FrontBare is for a front that opens no file at all.
+	FrontBare Front = iota + 1
+	// FrontStore also has the calls on files by path and on open files that a
+	// store needs; Landlock decides which files.
+	FrontStore
+)
+
+// String returns "front" or "front-store", or "invalid".
+func (f Front) String() string {
+	switch f {
+	case FrontBare:
+		return "front"
+	case FrontStore:
+		return "front-store"
+	}
+	return "invalid"
+}
+
 // Variant selects one filter. Only the combinations that [Variants] lists exist.
 type Variant struct {
+	// Front, if it is set, selects a filter of the front, and no other field is.
+	Front Front
 	// Net says what becomes of IP sockets.
 	Net Net
 	// Unix says who governs AF_UNIX sockets.
@@ -99,6 +125,8 @@ func Variants() []Variant {
 		{Net: NetHost, Unix: UnixKernel, Shm: true},
 		{Net: NetHost, Unix: UnixSupervised, Shm: true},
 		{Net: NetHost, Unix: UnixSupervised, Shm: true, Truncate: true},
+		{Front: FrontBare},
+		{Front: FrontStore},
 	}
 }
 
@@ -116,6 +144,9 @@ func (v Variant) Notifies() bool { return v.Shm || v.Unix == UnixSupervised }
 // String returns the variant's stable name, such as "none-supervised-shm". The
 // committed programs are named after it.
 func (v Variant) String() string {
+	if v.Front != 0 && v == (Variant{Front: v.Front}) {
+		return v.Front.String()
+	}
 	parts := []string{v.Net.String(), v.Unix.String()}
 	if v.Shm {
 		parts = append(parts, "shm")

@@ -14,6 +14,7 @@ func TestVariantNames(t *testing.T) {
 		"none-kernel", "none-kernel-shm", "none-supervised-shm", "none-supervised-shm-truncate",
 		"none-closed", "none-closed-truncate",
 		"host-kernel", "host-kernel-shm", "host-supervised-shm", "host-supervised-shm-truncate",
+		"front", "front-store",
 	}
 	var got []string
 	for _, v := range Variants() {
@@ -44,6 +45,9 @@ func TestLoadRefuses(t *testing.T) {
 		{"arm64", Variant{Net: NetNone, Unix: UnixSupervised}, "seccomp: no filter variant none-supervised"},
 		{"arm64", Variant{Net: NetNone, Unix: UnixKernel, Truncate: true}, "seccomp: no filter variant none-kernel-truncate"},
 		{"arm64", Variant{Net: 9, Unix: 9}, "seccomp: no filter variant invalid-invalid"},
+		{"amd64", Variant{Front: 9}, "seccomp: no filter variant invalid"},
+		{"amd64", Variant{Front: FrontBare, Shm: true}, "seccomp: no filter variant invalid-invalid-shm"},
+		{"amd64", Variant{Front: FrontStore, Net: NetNone, Unix: UnixKernel}, "seccomp: no filter variant none-kernel"},
 	} {
 		p, err := Load(c.goarch, c.v)
 		if err == nil || err.Error() != c.want || p != nil {
@@ -58,8 +62,8 @@ func TestEveryVariant(t *testing.T) {
 	loaded := 0
 	for n := range Net(4) {
 		for u := range Unix(5) {
-			for bits := range 4 {
-				v := Variant{Net: n, Unix: u, Shm: bits&1 != 0, Truncate: bits&2 != 0}
+			for bits := range 16 {
+				v := Variant{Net: n, Unix: u, Shm: bits&1 != 0, Truncate: bits&2 != 0, Front: Front(bits >> 2)}
 				_, err := Load("amd64", v)
 				if (err == nil) != slices.Contains(Variants(), v) {
 					t.Errorf("%s: %v", v, err)

@@ -9,7 +9,8 @@ import (
 
 // This file is the policy: data, to be reviewed line by line. The rows of one
 // call are read from the top and the first that matches answers. A call without
-// a row, or with rows none of which match, gets defaultVerdict.
+// a row, or with rows none of which match, gets the variant's fallback. The front's
+// table is in front.go.
 //
 // The numbers here are Linux's on every architecture that has a filter. They
 // are written out because the table compiles on every operating system.
@@ -33,6 +34,8 @@ const (
 	netlinkRoute     = 0
 	sIsuid           = 0o4000
 	prSetPdeathsig   = 1
+	prioProcess      = 0 // of setpriority: the number is a thread's
+	ioprioProcess    = 1 // of ioprio_set
 	sigKill          = 9
 	tiocSTI          = 0x5412
 	tiocLINUX        = 0x541c
@@ -85,6 +88,14 @@ func allow() verdict          { return verdict{act: actAllow} }
 func notify() verdict         { return verdict{act: actNotify} }
 func fail(e uint16) verdict   { return verdict{act: actErrno, errno: e} }
 func defaultVerdict() verdict { return fail(eNOSYS) }
+
+// fallback is the answer to a call that no row answers.
+func (v Variant) fallback() verdict {
+	if v.Front != 0 {
+		return fail(ePERM)
+	}
+	return defaultVerdict()
+}
 
 // op is how a condition compares.
 type op uint8
@@ -164,8 +175,8 @@ var harmless = []group{
 		"epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 ppoll pselect6 eventfd2 signalfd4 timerfd_create timerfd_settime timerfd_gettime inotify_init1 inotify_add_watch inotify_rm_watch"},
 	{"sockets that socket(2) or socketpair(2) let through, and inherited ones",
 		"accept accept4 listen shutdown getsockname getpeername getsockopt setsockopt recvfrom recvmsg recvmmsg"},
-	{"locks and scheduling of threads",
-		"futex futex_waitv futex_wake futex_wait futex_requeue sched_yield sched_getaffinity sched_setaffinity sched_getparam sched_setparam sched_getscheduler sched_setscheduler sched_getattr sched_setattr sched_get_priority_max sched_get_priority_min sched_rr_get_interval getpriority setpriority ioprio_get ioprio_set getcpu"},
+	{"locks, and asking how threads are scheduled",
+		"futex futex_waitv futex_wake futex_wait futex_requeue sched_yield sched_getaffinity sched_getparam sched_getscheduler sched_getattr sched_get_priority_max sched_get_priority_min sched_rr_get_interval getpriority ioprio_get getcpu"},
 	{"reading clocks, sleeping, own timers",
 		"clock_gettime clock_getres clock_nanosleep gettimeofday nanosleep getitimer setitimer timer_create timer_delete timer_settime timer_gettime timer_getoverrun times"},
 	{"handling signals",
@@ -252,9 +263,12 @@ func table(goarch string, v Variant) ([]row, error) {
 	if !v.Valid() {
 		return nil, fmt.Errorf("seccomp: no filter variant %s", v)
 	}
+	if v.Front != 0 {
+		return frontRows(goarch, v.Front), nil
+	}
 	rows := slices.Concat(
 		expand(allow(), harmless), expand(fail(ePERM), forbidden), expand(defaultVerdict(), absent),
-		generalRows(), modeRows(goarch), prctlRows(v.Unix), socketRows(v), messageRows(v.Unix), fileRows(goarch, v),
+		generalRows(), scheduleRows(v), modeRows(goarch), prctlRows(v.Unix), socketRows(v), messageRows(v.Unix), fileRows(goarch, v),
 	)
 	if goarch == "arm64" {
 		return append(rows, expand(defaultVerdict(), absentARM64)...), nil
@@ -302,6 +316,38 @@ func generalRows() []row {
 		rows = append(rows, on("personality", allow(), persona, is(0, p)))
 	}
 	return append(rows, on("personality", fail(ePERM), "switches off protections such as the lowest mmap address", other(0)))
+}
+
+// scheduleRows: the kernel lets a process change how every other process of its
+// user is scheduled, the launcher's threads included, and Landlock has no say. A
+// worker that made them idle on a processor that it keeps busy would outlive its
+// timeout. A number is as often the caller's own thread (pthread_setaffinity_np)
+// as a stranger's, so whose it is must be asked; 0 is the caller.
+func scheduleRows(v Variant) []row {
+	const (
+		own    = "the calling thread itself"
+		judged = "the supervisor tells the worker's threads from others"
+		open   = "nobody can tell the worker's threads from others; those of the launcher are refused by a prologue, see Spare"
+		many   = "a process group or all of a user's processes: the launcher is among them"
+	)
+	// whose answers a call on one thread, if conditions say that it is one.
+	whose := func(call string, id uint8, when ...cond) []row {
+		if !v.Notifies() {
+			return []row{on(call, allow(), open, when...)}
+		}
+		return []row{
+			on(call, allow(), own, append(slices.Clone(when), is(id, 0))...),
+			on(call, notify(), judged, append(slices.Clone(when), other(id))...),
+		}
+	}
+	var rows []row
+	for _, call := range []string{"sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"} {
+		rows = append(rows, whose(call, 0)...)
+	}
+	rows = append(rows, whose("setpriority", 1, is(0, prioProcess))...)
+	rows = append(rows, whose("ioprio_set", 1, is(0, ioprioProcess))...)
+	rows = append(rows, on("setpriority", fail(ePERM), many, other(0)), on("ioprio_set", fail(ePERM), many, other(0)))
+	return rows
 }
 
 // modeRows refuse the set-user-ID bit. Landlock does not govern chmod, so a

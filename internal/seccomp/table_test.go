@@ -8,13 +8,13 @@ import (
 )
 
 // decide answers a call as the table reads: the first row that matches.
-func decide(rows []row, call string, args [6]uint64) verdict {
+func decide(rows []row, fallback verdict, call string, args [6]uint64) verdict {
 	for _, r := range rows {
 		if r.call == call && r.matches(args) {
 			return r.do
 		}
 	}
-	return defaultVerdict()
+	return fallback
 }
 
 func returned(v verdict) uint32 {
@@ -60,8 +60,8 @@ func TestTableIsSound(t *testing.T) {
 				}
 			}
 		}
-		for name := range nrs {
-			if _, ok := open[name]; !ok {
+		for name := range nrs { // what the front's allow-list does not name is refused
+			if _, ok := open[name]; !ok && v.Front == 0 {
 				t.Errorf("%s: not in the table", name)
 			}
 		}
@@ -146,7 +146,7 @@ func TestEveryConditionMatters(t *testing.T) {
 				for range 12 { // as the rest of the arguments may hide the flip
 					args, _ := witness(rows, i, r)
 					for _, changed := range changes(c, args) {
-						want := decide(rows, row.call, changed)
+						want := decide(rows, v.fallback(), row.call, changed)
 						got := mustRun(t, p, data{nr: nrs[row.call], arch: auditArch(goarch), args: changed})
 						if got != returned(want) {
 							t.Fatalf("%s(%#x) = %#x, table says %#x", row.call, changed, got, returned(want))
@@ -237,7 +237,7 @@ func TestProgramsFollowTable(t *testing.T) {
 					}
 				}
 				got := mustRun(t, p, data{nr: nrs[call], arch: auditArch(goarch), args: args})
-				if want := returned(decide(own, call, args)); got != want {
+				if want := returned(decide(own, v.fallback(), call, args)); got != want {
 					t.Fatalf("%s(%#x) = %#x, table says %#x", call, args, got, want)
 				}
 			}

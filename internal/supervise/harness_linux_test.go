@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -41,7 +42,7 @@ func testFilter() []unix.SockFilter {
 	add(bpfEqual, sys.NotifArch, 1, 0)
 	allow()
 	add(bpfLoad, 0, 0, 0)
-	for _, nr := range trappedAlways {
+	for _, nr := range slices.Concat(trappedAlways, trappedSchedulers) {
 		add(bpfEqual, uint32(nr), 0, 1)
 		notify()
 	}
@@ -66,6 +67,11 @@ func testFilter() []unix.SockFilter {
 	allow()
 	return p
 }
+
+// trappedSchedulers are trapped for the caller itself, too, which a launcher's filter
+// lets through.
+var trappedSchedulers = []int{unix.SYS_SCHED_SETAFFINITY, unix.SYS_SCHED_SETATTR, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETSCHEDULER,
+	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET}
 
 func installFilter(flags uintptr) (int, error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -112,6 +118,7 @@ type world struct {
 	work, host, shm string
 	cfg             Config
 	plain           bool // no WAIT_KILLABLE_RECV, as before 5.19
+	reach           func(tid int) error
 	mu              sync.Mutex
 	events          []Event
 	s               *Supervisor
@@ -163,7 +170,8 @@ func (w *world) command(argv ...string) *exec.Cmd {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = w.work
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + w.work, "TMPDIR=" + w.work,
-		"WORK=" + w.work, "HOST=" + w.host, "PYTHONDONTWRITEBYTECODE=1"}
+		"WORK=" + w.work, "HOST=" + w.host, "PYTHONDONTWRITEBYTECODE=1",
+		"PYTHONWARNINGS=ignore::DeprecationWarning"} // Python 3.12 has one for a fork beside threads
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: 0}
 	if w.m.uid != os.Getuid() {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(w.m.uid), Gid: uint32(w.m.gid)}
@@ -187,7 +195,7 @@ func (w *world) start(cmd *exec.Cmd) {
 		}
 		fd, err := installFilter(flags)
 		if err == nil {
-			w.s, err = Start(fd, w.cfg)
+			w.s, err = w.supervise(fd)
 		}
 		if err == nil {
 			err = cmd.Start()
@@ -204,6 +212,18 @@ func (w *world) start(cmd *exec.Cmd) {
 			w.t.Error(err)
 		}
 	})
+}
+
+func (w *world) supervise(fd int) (*Supervisor, error) {
+	if w.reach == nil {
+		return Start(fd, w.cfg)
+	}
+	s, err := New(w.cfg)
+	if err == nil {
+		s.Scope(w.reach)
+		s.Attach(fd)
+	}
+	return s, err
 }
 
 var errMain = fmt.Errorf("the goroutine got the main thread")

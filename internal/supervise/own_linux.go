@@ -198,6 +198,20 @@ func (o *ownSet) openDiag() error {
 	return nil
 }
 
+// askIn asks in another network namespace from now on. Whether this kernel answers at
+// all is found out in this one, where there is a socket to ask for.
+func (o *ownSet) askIn(fd int) {
+	if !o.works && !o.noDiag {
+		_, _ = o.ask(0xffff_fffe) // hardly anybody's
+	}
+	if o.noDiag {
+		unix.Close(fd)
+		return
+	}
+	unix.Close(o.diag)
+	o.diag = fd
+}
+
 // ask looks a socket up by its sockfs inode. ENOENT: it is no more. EOPNOTSUPP:
 // there is nobody to ask, now and later. Any other error is this question's.
 func (o *ownSet) ask(socket uint64) (binding, error) {

@@ -12,11 +12,12 @@ import (
 type threadStatus struct {
 	tgid                             int
 	umask                            int
+	filters                          int // seccomp filters; -1 where it is not told
 	pending, shared, blocked, caught uint64
 }
 
 func parseStatus(text []byte) threadStatus {
-	st := threadStatus{umask: 0o777} // unknown: the narrowest
+	st := threadStatus{umask: 0o777, filters: -1} // unknown: the narrowest
 	number := func(v []byte, base int) uint64 {
 		n, _ := strconv.ParseUint(string(v), base, 64)
 		return n
@@ -29,6 +30,8 @@ func parseStatus(text []byte) threadStatus {
 			st.tgid = int(number(value, 10) & 0x7fffffff)
 		case "Umask":
 			st.umask = int(number(value, 8) & 0o777)
+		case "Seccomp_filters": // Linux 5.9
+			st.filters = int(number(value, 10) & 0x7fffffff)
 		case "SigPnd":
 			st.pending = number(value, 16)
 		case "ShdPnd":

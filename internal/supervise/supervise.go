@@ -12,11 +12,12 @@
 // the copy and the handle: the worker may rewrite its memory, swap links or
 // renumber its descriptors meanwhile, and nothing of it is looked at again.
 // SECCOMP_USER_NOTIF_FLAG_CONTINUE, after which the kernel reads the arguments
-// anew, is used for open, link and unlink of files outside /dev/shm only. There
-// it gives nothing away: the worker's own thread makes the call under the
-// worker's own Landlock domain, which grants nothing in /dev/shm and judges the
-// arguments that are really used. The supervisor does not restrict these calls,
-// it only offers /dev/shm/NAME instead of a refusal.
+// anew, is used for two kinds of calls only. For open, link and unlink of files
+// outside /dev/shm it gives nothing away: the worker's own thread makes the call
+// under the worker's own Landlock domain, which grants nothing in /dev/shm and
+// judges the arguments that are really used. The supervisor does not restrict these
+// calls, it only offers /dev/shm/NAME instead of a refusal. For the calls that
+// schedule a task what is judged is a number in a register, which stays as it is.
 //
 // Calls that touch names or sockets run on the deputy (but for sends, and links in
 // Shm, where the launcher has the worker's credentials itself): an OS thread with
@@ -29,14 +30,21 @@
 // The worker decides how many calls block, and may leave no process or thread to
 // be had (RLIMIT_NPROC, a pids cgroup); Go's runtime ends the process when it
 // cannot make a thread that it wants. So none is made while the worker runs. One
-// goroutine takes and judges all calls, one deputy makes them, and neither waits
-// for a peer: a connect is made with O_NONBLOCK, a send with MSG_DONTWAIT, and
+// goroutine takes and judges all calls, one deputy makes them, if any needs one, and
+// neither waits for a peer: a connect is made with O_NONBLOCK, a send with MSG_DONTWAIT, and
 // what would block is set aside and tried again, all of it from the beginning,
-// when its socket polls writable or after a short time. Start makes the deputy's
-// thread and as many idle ones as GOMAXPROCS, up to [MaxProcs], can put to use;
-// garbage collection alone may want them all. Where GOMAXPROCS is larger the
-// launcher should lower it, and a launcher that blocks in system calls of its own
-// needs threads for these, too.
+// when its socket polls writable or after a short time. Start sees to it that a thread
+// waits to be the deputy's, and as many idle ones as GOMAXPROCS, up to [sys.MaxProcs],
+// can put to use; garbage collection alone may want them all. Where GOMAXPROCS is
+// larger the launcher should lower it, and a launcher that blocks in system calls of
+// its own needs threads for these, too.
+//
+// Where there are many workers, a loop that has nothing to do takes no thread. Those
+// that have take turns, a few at a time and one call each, so that none that floods
+// keeps another from its turn. One that hangs in a call, as on a file system that does
+// not answer, loses its turn after 10 ms. Up to 16 threads wait to be deputies, or to
+// stand in for loops that hang: of more at the same time each needs one to be made,
+// as another launch does.
 //
 // The descriptors held for a worker are bounded by RLIMIT_NOFILE: a quarter for
 // sockets bound by path (1024 at most), a sixteenth for calls that wait (128), a
@@ -59,6 +67,11 @@
 //   - With Config.Inet, a socket that is neither AF_UNIX nor NETLINK_ROUTE gets
 //     nowhere without its consent, inherited ones included: no AF_UNSPEC, which
 //     would free a connected one for another address, and no other family.
+//   - sched_setaffinity, sched_setscheduler, sched_setparam, sched_setattr,
+//     setpriority and ioprio_set change the worker's own tasks only, or give EPERM;
+//     process groups and users are always refused. Whose a task is Landlock tells
+//     (see [Supervisor.Scope]); without it, that it has more seccomp filters than
+//     the launcher, which another sandbox's tasks may have, too.
 //   - bind by path makes a socket only beneath WritableRoots. Which inode it made
 //     is asked from the socket (SIOCUNIXFILE, or sock_diag without privilege),
 //     not from the path, onto which the worker could have renamed a host's. Where
@@ -95,8 +108,10 @@
 //   - The number and size of files in Shm are bounded by its file system only, so
 //     it belongs on a tmpfs with a limit.
 //   - The kernel makes the launcher non-dumpable when the deputy takes other ids.
-//     The worker may change the deputy's nice value and CPU affinity then, as both
-//     ask for the effective uid; it can neither trace nor signal it.
+//     The kernel would let the worker change the deputy's nice value and CPU affinity
+//     then, as both ask for the effective uid; it can neither trace nor signal it.
+//   - A task's number that is let through may be another's, of the same user, when
+//     the call is made, if the task ends in between. It is none of the launcher's.
 //
 // # Kernels before 5.19
 //
@@ -134,6 +149,12 @@ type Config struct {
 	UID, GID int
 	Groups   []int
 	DropCaps bool
+	// OwnNet tells that it has a network namespace of its own: abstract names there
+	// are all its own.
+	OwnNet bool
+	// OwnPIDs tells that the worker has a PID namespace of its own: it can name no
+	// task but its own, and not by the numbers that this process knows.
+	OwnPIDs bool
 	// Inet judges a connect, bind or addressed send of an AF_INET or AF_INET6
 	// socket; zero performs it. With it every such call is refused (EACCES) that
 	// it cannot be asked about: AF_UNSPEC and other addresses that are none of
@@ -157,6 +178,7 @@ const (
 	KindUnixAbstract Kind = "unix-abstract" // an abstract name
 	KindInet         Kind = "inet"          // an AF_INET or AF_INET6 socket
 	KindFile         Kind = "file"          // /dev/shm, truncate, a writable root
+	KindSchedule     Kind = "schedule"      // how a task is scheduled
 	KindOther        Kind = "other"         // a socket of another family, or an unknown call
 )
 
@@ -165,7 +187,7 @@ const (
 // nobody reaches then.
 type Event struct {
 	Kind    Kind
-	Op      string // connect, bind, sendto, sendmsg, sendmmsg, open, link, unlink, truncate, start
+	Op      string // connect, bind, sendto, sendmsg, sendmmsg, open, link, unlink, truncate, start, or a call that schedules
 	Path    string // as the worker wrote it
 	Address string // an abstract name with a leading @, or host:port
 	Errno   syscall.Errno
@@ -183,7 +205,7 @@ type Stats struct {
 	Gaps      uint64
 	Replayed  uint64 // answered with a result whose first answer was lost
 	InFlight  int    // blocked, and tried again until they end
-	Deputies  int    // threads that make calls on behalf: one, until Close
+	Deputies  int    // threads that make calls on behalf: one, from the first call that needs it until Close
 	Sockets   int    // inodes and names in the own set
 }
 

@@ -21,7 +21,7 @@ type Supervisor struct {
 	cfg      Config
 	listener int
 	attached bool // there is a loop
-	wake     int  // eventfd: closing a listener does not wake its reader
+	ready    *readiness
 	shm      int
 	roots    roots
 	ruleset  int
@@ -30,17 +30,20 @@ type Supervisor struct {
 	pid      int
 	ruid     int
 	same     bool // the launcher's threads have the worker's credentials
+	filters  int  // seccomp filters of the launcher itself
+	reach    func(tid int) error
 	own      *ownSet
-	deputy   *deputy
+	enter    sys.DeputyCreds
+	deputy   *deputy // nil until a call needs it
+	turn     turn
 	limits   limits
 
 	// The loop's own.
 	lost    journal
 	waits   []*call
 	watched int // descriptors held for them
-	fds     []unix.PollFd
 	tick    time.Time
-	turn    int
+	asked   int // where the waiting calls begin that are asked next
 
 	closing chan struct{}
 	loop    chan struct{} // closed when the loop has ended
@@ -82,7 +85,6 @@ func New(cfg Config) (*Supervisor, error) {
 	s := &Supervisor{
 		cfg:      cfg,
 		listener: -1,
-		wake:     -1,
 		shm:      -1,
 		ruleset:  -1,
 		pid:      os.Getpid(),
@@ -92,23 +94,42 @@ func New(cfg Config) (*Supervisor, error) {
 		closed:   make(chan struct{}),
 	}
 	s.own = newOwnSet()
-	crew := next.Swap(nil)
-	if crew == nil {
-		crew = makeThreads()
-	}
-	s.deputy = crew.deputy
+	s.filters = ownFilters()
+	crew := enlist()
 	err := s.open()
-	<-s.deputy.up
+	crew.wait()
 	if err != nil {
-		s.deputy.stop()
+		dismiss()
 		s.release()
 		return nil, fmt.Errorf("seccomp supervisor: %w", err)
 	}
-	s.deputy.enter = sys.DeputyCreds{UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups, DropCaps: cfg.DropCaps, Ruleset: s.ruleset}
-	s.same = sys.DeputySame(s.deputy.enter)
-	s.stats.deputies.Store(1)
-	<-crew.spare
+	s.enter = sys.DeputyCreds{UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups, DropCaps: cfg.DropCaps, Ruleset: s.ruleset}
+	s.same = sys.DeputySame(s.enter)
 	return s, nil
+}
+
+// ownFilters counts the main thread's seccomp filters. It is never confined, and has
+// those that it was started with.
+var ownFilters = sync.OnceValue(func() int {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	return parseStatus(text).filters
+})
+
+// Scope names who knows the worker's tasks from others: reach answers nil for the
+// worker's, EPERM for others, ESRCH where there is no such task. It is asked by the
+// goroutine that answers all calls, so it must not wait for the worker. It comes
+// before Attach; without it tasks are told by their seccomp filters.
+func (s *Supervisor) Scope(reach func(tid int) error) { s.reach = reach }
+
+// AskIn has the worker's sockets asked for in its network namespace, where it has one of
+// its own: sock_diag tells of no others. fd is such a socket made there, which the
+// supervisor owns from here on. It comes before Attach.
+func (s *Supervisor) AskIn(fd int) {
+	unix.CloseOnExec(fd)
+	s.own.askIn(fd)
 }
 
 // Attach supervises the calls that arrive on the listener, which it owns from
@@ -117,7 +138,7 @@ func (s *Supervisor) Attach(listenerFD int) {
 	unix.CloseOnExec(listenerFD)
 	s.listener = listenerFD
 	s.attached = true
-	go s.serve()
+	go s.serve(s.ready.add(listenerFD, unix.EPOLLIN))
 }
 
 func (s *Supervisor) open() error {
@@ -125,8 +146,8 @@ func (s *Supervisor) open() error {
 		return err
 	}
 	var err error
-	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return fmt.Errorf("eventfd: %w", err)
+	if s.ready, err = newReadiness(); err != nil {
+		return fmt.Errorf("epoll: %w", err)
 	}
 	if s.root, err = identify("/"); err != nil {
 		return fmt.Errorf("statx /: %w", err)
@@ -183,28 +204,36 @@ func (s *Supervisor) missing(kind Kind, path, what string, err error) {
 }
 
 // serve is the loop.
-func (s *Supervisor) serve() {
+func (s *Supervisor) serve(err error) {
 	defer close(s.loop)
 	defer s.drop()
-	for {
+	for err == nil {
 		notified, ok := s.poll()
 		if !ok {
 			return
 		}
-		if notified {
-			// There is one reader, so a listener that polls readable has one to
-			// give, or none any more (ENOENT): RECV does not block.
-			switch n, err := sys.NotifRecv(s.listener); err {
-			case nil:
-				s.begin(n)
-			case unix.ENOENT, unix.EINTR:
-			default:
-				return
-			}
-		}
-		s.retry()
+		s.turn.begin()
+		err = s.step(notified)
+		s.turn.end()
 		s.stats.inFlight.Store(uint64(len(s.waits)))
 	}
+}
+
+// step takes the notification that there is, and makes the attempts that are due.
+func (s *Supervisor) step(notified bool) error {
+	if notified {
+		// There is one reader, so a listener that polls readable has one to
+		// give, or none any more (ENOENT): RECV does not block.
+		switch n, err := sys.NotifRecv(s.listener); err {
+		case nil:
+			s.begin(n)
+		case unix.ENOENT, unix.EINTR:
+		default:
+			return err
+		}
+	}
+	s.retry()
+	return nil
 }
 
 // closeGrace is how long Close waits for calls that do not come back, such as
@@ -220,11 +249,15 @@ func (s *Supervisor) Close() error {
 		if !s.attached {
 			close(s.loop)
 		}
-		unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 1})
+		s.ready.end()
 		go func() {
 			<-s.loop
-			s.deputy.stop()
-			s.stats.deputies.Store(0)
+			if s.deputy != nil {
+				s.deputy.stop()
+				s.stats.deputies.Store(0)
+			} else {
+				dismiss()
+			}
 			s.release()
 			close(s.closed)
 		}()
@@ -238,7 +271,10 @@ func (s *Supervisor) Close() error {
 }
 
 func (s *Supervisor) release() {
-	for _, fd := range []int{s.listener, s.wake, s.shm, s.ruleset} {
+	if s.ready != nil {
+		s.ready.close()
+	}
+	for _, fd := range []int{s.listener, s.shm, s.ruleset} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}
@@ -290,6 +326,13 @@ var handlers = map[int32]handler{
 	unix.SYS_LINKAT:   {"link", (*call).linkat},
 	unix.SYS_UNLINKAT: {"unlink", (*call).unlinkat},
 	unix.SYS_TRUNCATE: {"truncate", (*call).truncate},
+
+	unix.SYS_SCHED_SETAFFINITY:  {"sched_setaffinity", (*call).scheduleTask},
+	unix.SYS_SCHED_SETATTR:      {"sched_setattr", (*call).scheduleTask},
+	unix.SYS_SCHED_SETPARAM:     {"sched_setparam", (*call).scheduleTask},
+	unix.SYS_SCHED_SETSCHEDULER: {"sched_setscheduler", (*call).scheduleTask},
+	unix.SYS_SETPRIORITY:        {"setpriority", (*call).setpriority},
+	unix.SYS_IOPRIO_SET:         {"ioprio_set", (*call).ioprioSet},
 }
 
 // Answers that are not a value or an errno.

@@ -49,6 +49,7 @@ func (c *call) later(sock socket, poll bool, late syscall.Errno) error {
 			c.held = slices.Delete(c.held, i, i+1)
 			c.watch = sock.fd
 			c.s.watched++
+			_ = c.s.ready.add(c.watch, unix.EPOLLONESHOT) // to be armed when it is due
 		}
 	}
 	if c.watch < 0 || c.pause > 0 {
@@ -69,6 +70,7 @@ func (c *call) progress() { c.pause = 0 }
 // unwatch lets go of the socket.
 func (c *call) unwatch() {
 	if c.watch >= 0 {
+		c.s.ready.remove(c.watch)
 		unix.Close(c.watch)
 		c.watch = -1
 		c.s.watched--
@@ -120,9 +122,7 @@ const statusPerTick = 32
 // poll waits for a notification, the end, or a waiting call that is due. It
 // returns false at the end.
 func (s *Supervisor) poll() (notified, ok bool) {
-	fds := append(s.fds[:0],
-		unix.PollFd{Fd: int32(s.listener), Events: unix.POLLIN}, unix.PollFd{Fd: int32(s.wake), Events: unix.POLLIN})
-	var timeout *unix.Timespec
+	var until time.Time
 	if len(s.waits) > 0 {
 		now := time.Now()
 		d := s.tick.Add(watchEvery).Sub(now)
@@ -132,22 +132,18 @@ func (s *Supervisor) poll() (notified, ok bool) {
 			case c.watch < 0 || wait > 0:
 				d = min(d, wait)
 			default:
-				fds = append(fds, unix.PollFd{Fd: int32(c.watch), Events: unix.POLLOUT})
+				s.ready.arm(c.watch)
 			}
 		}
-		ts := unix.NsecToTimespec(int64(max(d, 0)))
-		timeout = &ts
+		until = now.Add(max(d, 0))
 	}
-	s.fds = fds
-	_, err := unix.Ppoll(fds, timeout, nil)
+	state, ok := s.ready.wait(s.listener, until)
 	switch {
-	case err == unix.EINTR:
-		return false, true
-	case err != nil, fds[1].Revents != 0:
+	case !ok:
 		return false, false
-	case fds[0].Revents&unix.POLLIN != 0:
+	case state&unix.EPOLLIN != 0:
 		return true, true
-	case fds[0].Revents != 0: // POLLHUP: nobody is left under the filter
+	case state != 0: // EPOLLHUP: nobody is left under the filter
 		return false, false
 	}
 	return false, true
@@ -163,19 +159,13 @@ func (s *Supervisor) retry() {
 	if tick {
 		s.tick = now
 	}
-	ready := map[int32]bool{}
-	for _, p := range s.fds[2:] {
-		if p.Revents != 0 {
-			ready[p.Fd] = true
-		}
-	}
 	full := map[string]time.Time{}
 	list := s.waits
 	s.waits = make([]*call, 0, len(list))
 	for i, c := range list {
-		due := !now.Before(c.next) && (c.watch < 0 || ready[int32(c.watch)])
+		due := !now.Before(c.next) && (c.watch < 0 || s.ready.is(c.watch))
 		if tick {
-			ask := (i+s.turn)%len(list) < statusPerTick
+			ask := (i+s.asked)%len(list) < statusPerTick
 			if gone, handler := c.over(ask); gone {
 				s.forget(c)
 				continue
@@ -203,7 +193,7 @@ func (s *Supervisor) retry() {
 		s.waits = append(s.waits, c)
 	}
 	if tick {
-		s.turn += statusPerTick
+		s.asked += statusPerTick
 	}
 }
 

@@ -96,6 +96,9 @@ type ExitInfo struct {
 // Ended tells whether the child has ended, rather than stopped for a tracer.
 func (e ExitInfo) Ended() bool { return e.Code >= 1 && e.Code <= 3 } // CLD_EXITED, CLD_KILLED, CLD_DUMPED
 
+// Stopped tells whether the child has stopped for a tracer.
+func (e ExitInfo) Stopped() bool { return e.Code == 4 || e.Code == 5 } // CLD_TRAPPED, CLD_STOPPED
+
 // StopSignal is the signal that a stopped child waits to get: none for a stop
 // that ptrace made itself (SIGTRAP).
 func (e ExitInfo) StopSignal() int {
@@ -115,16 +118,25 @@ func PtraceDetach(pid, signal int) {
 // WaitExit waits for a child to end, and reaps it if reap is set (waitid(2)).
 // idType is P_PID or P_PIDFD.
 func WaitExit(idType, id int, reap bool) (ExitInfo, error) {
+	flags := uintptr(unix.WEXITED)
+	if !reap {
+		flags |= unix.WNOWAIT
+	}
+	return waitid(idType, id, flags)
+}
+
+// LookAtChild tells what [WaitExit] would, without waiting: a Code of 0 is nothing.
+func LookAtChild(pid int) (ExitInfo, error) {
+	return waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG)
+}
+
+func waitid(idType, id int, flags uintptr) (ExitInfo, error) {
 	// struct siginfo: si_signo, si_errno, si_code, [pad on 64 bit,] then
 	// si_pid, si_uid, si_status; 128 bytes in all.
 	var info struct {
 		signo, errno, code, _ int32
 		pid, uid, status      int32
 		_                     [100]byte
-	}
-	flags := uintptr(unix.WEXITED)
-	if !reap {
-		flags |= unix.WNOWAIT
 	}
 	// The raw call has a fifth argument, which waitid(2) of libc leaves out.
 	var usage unix.Rusage

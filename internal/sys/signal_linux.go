@@ -33,3 +33,19 @@ func RaiseDefault(sig unix.Signal) error {
 	}
 	return err
 }
+
+// MaySignal asks whether the calling thread may signal a task, and sends nothing
+// (tkill(2), signal 0): nil, EPERM, or ESRCH if there is no such task.
+func MaySignal(tid int) error { return tkill0(unix.SYS_TKILL, tid, 0) }
+
+// IsOwnThread tells whether a task is a thread of this process (tgkill(2)).
+func IsOwnThread(tid int) bool {
+	return tkill0(unix.SYS_TGKILL, os.Getpid(), tid) != unix.ESRCH
+}
+
+func tkill0(nr uintptr, a, b int) error {
+	if _, _, errno := unix.RawSyscall(nr, uintptr(a), uintptr(b), 0); errno != 0 {
+		return errno
+	}
+	return nil
+}

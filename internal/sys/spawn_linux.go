@@ -26,6 +26,9 @@ type Child struct {
 	// Terminal makes the child lead a session whose controlling terminal is its
 	// descriptor 0.
 	Terminal bool
+	// Domain is a Landlock domain of the child's own, within the calling thread's;
+	// nil is none.
+	Domain *Domain
 	// Limits are set before execve. Without one the child has this process', which
 	// for open files is higher than the one that this process was started with
 	// (package nofile).
@@ -38,6 +41,15 @@ type Child struct {
 	// Traced makes the calling thread the child's tracer, so that it stops at
 	// its first instruction (PTRACE_TRACEME, ptrace(2)).
 	Traced bool
+	// Stage gives the child namespaces of its own; nil is none. The child's files and
+	// working directory are then what the stage has.
+	Stage *Stage
+}
+
+// Domain is how a domain is entered: landlock_restrict_self(2).
+type Domain struct {
+	Ruleset int
+	Flags   uint32
 }
 
 // ChildFile is a descriptor of a child: From is this process', To the child's.
@@ -66,6 +78,7 @@ const (
 	StepFork Step = iota + 1
 	StepSession
 	StepDeath // the signal by which the child dies with its parent's thread
+	StepDomain
 	StepFiles
 	StepTerminal
 	StepLimits
@@ -74,7 +87,7 @@ const (
 )
 
 func (s Step) String() string {
-	if names := []string{"fork", "session", "parent death signal", "descriptors", "terminal", "limits", "trace", "execve"}; s >= 1 && int(s) <= len(names) {
+	if names := []string{"fork", "session", "parent death signal", "landlock", "descriptors", "terminal", "limits", "trace", "execve"}; s >= 1 && int(s) <= len(names) {
 		return names[s-1]
 	}
 	return "unknown step"
@@ -86,6 +99,7 @@ type spawn struct {
 	path      *byte
 	argv, env []*byte
 	files     []ChildFile
+	domain    *Domain
 	limits    []ChildLimit
 	terminal  bool
 	traced    bool
@@ -93,11 +107,15 @@ type spawn struct {
 
 	clone cloneArgs
 	token Token
+	stage *Stage
 
 	// The child writes these: it shares this memory until execve.
 	step  Step
 	errno syscall.Errno
 	pidfd int32
+	// The stage writes these.
+	pid       uintptr
+	forkErrno syscall.Errno
 }
 
 // spawning is under way, under syscall.ForkLock. That it is reached from here
@@ -126,7 +144,7 @@ func (c *Child) Start() (pid, pidfd int, err error) {
 	if s.env, err = syscall.SlicePtrFromStrings(c.Env); err != nil {
 		return 0, -1, err
 	}
-	s.limits = c.Limits
+	s.limits, s.domain = c.Limits, c.Domain
 	var lifted []int
 	s.files, lifted, err = lift(c.Files)
 	defer func() {
@@ -144,6 +162,11 @@ func (c *Child) Start() (pid, pidfd int, err error) {
 		s.clone.cgroup = uint64(c.Cgroup)
 	}
 
+	if c.Stage != nil {
+		pid, pidfd, err = s.startStaged(c.Stage)
+		runtime.KeepAlive(c)
+		return pid, pidfd, err
+	}
 	// As package syscall does: descriptors that another goroutine is about to
 	// mark close-on-exec must not slip through.
 	syscall.ForkLock.Lock()
@@ -249,7 +272,15 @@ func (s *spawn) child() {
 	if parent, _, _ := syscall.RawSyscall(unix.SYS_GETPPID, 0, 0, 0); parent != s.parent {
 		s.fail(StepDeath, unix.ESRCH)
 	}
-	// 14c: its descriptors.
+	// 14c: a domain of its own. In the launch thread's it could signal and trace that
+	// thread, and by it stop or kill this process (kill(2) takes a thread's number).
+	// Before the descriptors, which may take the ruleset's number.
+	if s.domain != nil {
+		if _, _, e := syscall.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(s.domain.Ruleset), uintptr(s.domain.Flags), 0); e != 0 {
+			s.fail(StepDomain, e)
+		}
+	}
+	// 14d: its descriptors.
 	for i := range s.files {
 		f := &s.files[i]
 		var e syscall.Errno
@@ -267,7 +298,7 @@ func (s *spawn) child() {
 			s.fail(StepTerminal, e)
 		}
 	}
-	// 14d: its limits, after what needs descriptors. The kernel's struct
+	// 14e: its limits, after what needs descriptors. The kernel's struct
 	// rlimit64 is two words.
 	for i := range s.limits {
 		l := &s.limits[i]
@@ -280,7 +311,7 @@ func (s *spawn) child() {
 			s.fail(StepTrace, e)
 		}
 	}
-	// 14e.
+	// 14f.
 	_, _, e := syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(s.path)), uintptr(unsafe.Pointer(&s.argv[0])), uintptr(unsafe.Pointer(&s.env[0])))
 	s.fail(StepExec, e)
 }

@@ -168,13 +168,41 @@ func SetIDs(uid, gid int, groups []int) error {
 	return nil
 }
 
+// AsUser runs f with the rights of a user and none of root's, on a thread of its
+// own that ends with it: paths that come from a user are looked up as that user
+// could. An error says that f was not run. It is for root.
+func AsUser(uid, gid int, groups []int, f func()) (err error) {
+	done := make(chan struct{})
+	OnOwnThread(func() {
+		defer close(done)
+		if err = DropBoundingSet(); err != nil { // before the uid, which takes CAP_SETPCAP along
+			return
+		}
+		if err = SetIDs(uid, gid, groups); err != nil {
+			return
+		}
+		if err = DropCapabilities(); err != nil {
+			return
+		}
+		f()
+	})
+	<-done
+	return err
+}
+
 // KillScope sends SIGKILL to every process that the thread may signal, but for its
 // own (kill(2), -1). A precondition of life and death: the thread is in a Landlock
 // domain that scopes signals (landlock(7), LANDLOCK_SCOPE_SIGNAL), so that these are
-// the domain's. As a proof the parent of this process is tried first, which is not
-// in it; if it could be signalled, nothing is done, and the answer is false.
+// the domain's. As a proof somebody who is not in it is tried first: the parent of
+// this process, or if that is outside of its PID namespace, the first process of
+// it. If one could be signalled, nothing is done, and the answer is false. The first
+// process itself has nobody to try, and 0 would be its own group.
 func KillScope() bool {
-	if unix.Kill(os.Getppid(), 0) == nil {
+	outside := os.Getppid()
+	if outside == 0 && os.Getpid() != 1 {
+		outside = 1
+	}
+	if outside != 0 && unix.Kill(outside, 0) == nil {
 		return false
 	}
 	_ = unix.Kill(-1, unix.SIGKILL) // ESRCH: there is none

@@ -18,12 +18,18 @@ import (
 )
 
 // suites are those that together have every wanted series, and small lists.
-var suites = []struct{ archive, suite string }{
+var suites = []suite{
 	{"debian-security", "bullseye-security"}, // 5.10
 	{"debian-security", "bookworm-security"}, // 6.1, 6.12
 	{"debian-security", "trixie-security"},   // 6.12
 	{"debian", "trixie-backports"},           // 6.16 and later
 }
+
+// foreignSuites have what guests need where the host's own is for another
+// processor. Their lists are large.
+var foreignSuites = []suite{{"debian", "trixie"}}
+
+type suite struct{ archive, name string }
 
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -33,7 +39,7 @@ const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 type apt struct{ config string }
 
 // newApt writes the configuration. Only the mirror's address is the machine's.
-func newApt(ctx context.Context, dir string) (*apt, error) {
+func newApt(ctx context.Context, dir string, of arch) (*apt, error) {
 	if strings.ContainsAny(dir, "\"\\\n;") {
 		return nil, fmt.Errorf("the cache %q has a name that apt's configuration cannot hold", dir)
 	}
@@ -44,9 +50,13 @@ func newApt(ctx context.Context, dir string) (*apt, error) {
 	if err != nil {
 		return nil, err
 	}
+	wanted := suites
+	if of.name != hostArch {
+		wanted = slices.Concat(suites, foreignSuites)
+	}
 	var sources strings.Builder
-	for _, s := range suites {
-		fmt.Fprintf(&sources, "deb [arch=amd64 signed-by=%s] %s %s main\n", keyring, mirrors[s.archive], s.suite)
+	for _, s := range wanted {
+		fmt.Fprintf(&sources, "deb [arch=%s signed-by=%s] %s %s main\n", of.name, keyring, mirrors[s.archive], s.name)
 	}
 	for _, d := range []string{"lists/partial", "archives/partial", "state"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
@@ -57,12 +67,12 @@ func newApt(ctx context.Context, dir string) (*apt, error) {
 	return a, errors.Join(
 		os.WriteFile(filepath.Join(dir, "sources.list"), []byte(sources.String()), 0o644),
 		os.WriteFile(filepath.Join(dir, "state", "status"), nil, 0o644),
-		os.WriteFile(a.config, []byte(aptConfig(dir)), 0o644))
+		os.WriteFile(a.config, []byte(aptConfig(dir, of.name)), 0o644))
 }
 
 // aptConfig is read after the machine's own configuration, of which proxies and
 // the like stay.
-func aptConfig(dir string) string {
+func aptConfig(dir, arch string) string {
 	return fmt.Sprintf(`#clear APT::Update::Pre-Invoke;
 #clear APT::Update::Post-Invoke;
 #clear APT::Update::Post-Invoke-Success;
@@ -80,10 +90,10 @@ Acquire::Languages "none";
 Acquire::Retries "2";
 Acquire::http::Timeout "15";
 Acquire::https::Timeout "15";
-APT::Architecture "amd64";
-APT::Architectures { "amd64"; };
+APT::Architecture "%[2]s";
+APT::Architectures { "%[2]s"; };
 APT::Sandbox::User "root";
-`, dir)
+`, dir, arch)
 }
 
 // debianMirrors takes the addresses of Debian's archives from the machine's
@@ -169,8 +179,8 @@ var versionText = regexp.MustCompile(`^[0-9][0-9A-Za-z.+~-]*$`)
 // candidates finds the cloud kernels of a series, newest first. Until 6.18 the
 // kernel is in linux-image-*; from 6.19 on that name is an empty package that
 // depends on linux-binary-*, which has the kernel and nothing else.
-func candidates(dump io.Reader, series string) ([]candidate, error) {
-	name := regexp.MustCompile(`^linux-(binary|image)-` + regexp.QuoteMeta(series) + `[.+-][a-z0-9.+-]*cloud-amd64$`)
+func candidates(dump io.Reader, series, arch string) ([]candidate, error) {
+	name := regexp.MustCompile(`^linux-(binary|image)-` + regexp.QuoteMeta(series) + `[.+-][a-z0-9.+-]*cloud-` + arch + `$`)
 	var list []candidate
 	var c candidate
 	size := 0

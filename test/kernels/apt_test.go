@@ -98,7 +98,7 @@ func TestCandidates(t *testing.T) {
 		}},
 		{"7.4", nil},
 	} {
-		got, err := candidates(strings.NewReader(available), c.series)
+		got, err := candidates(strings.NewReader(available), c.series, amd64)
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %v (%v), want %v", c.series, got, err, c.want)
 		}

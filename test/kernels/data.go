@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -19,14 +21,25 @@ var machinesTOML []byte
 // machine is one row of the matrix: a kernel and how it is started.
 type machine struct {
 	Name string `toml:"name"`
+	// Arch is the processor, by its GOARCH; without one it is amd64.
+	Arch string `toml:"arch"`
 	// Series are upstream versions, "6.18"; the first that can be had is booted.
 	Series []string `toml:"series"`
 	// Parameters are added to the kernel command line.
 	Parameters []string `toml:"parameters"`
 	// Sysctls hold for the whole machine, by their dotted names.
 	Sysctls map[string]string `toml:"sysctls"`
+	// HighRes leaves timers of high resolution on, as kernels have them by themselves:
+	// see lowResolution.
+	HighRes bool `toml:"highres"`
 	// CI puts the machine into the small set.
 	CI bool `toml:"ci"`
+	// Alike tells that the kernel differs from the one before in what Landlock can do,
+	// and that packages which are not about Landlock run on that one.
+	Alike bool `toml:"alike"`
+	// Leaves are packages whose tests do not run here, as kernels before and after it
+	// run them.
+	Leaves []string `toml:"leaves"`
 	// Fakes are arguments of abicap: ABIs as which the kernel is asked once more.
 	Fakes []string `toml:"fakes"`
 }
@@ -48,7 +61,9 @@ func machines(text []byte) ([]machine, error) {
 		return nil, fmt.Errorf("machines.toml: %w", err)
 	}
 	seen := map[string]bool{}
-	for _, m := range file.Machine {
+	for i := range file.Machine {
+		m := &file.Machine[i]
+		m.Arch = cmp.Or(m.Arch, amd64)
 		if err := m.check(); err != nil {
 			return nil, fmt.Errorf("machines.toml: machine %q: %w", m.Name, err)
 		}
@@ -67,6 +82,12 @@ func (m machine) check() error {
 	if !machineName.MatchString(m.Name) {
 		return errors.New("the name must be of lower-case letters, digits, dots and dashes")
 	}
+	if _, ok := arches[m.Arch]; !ok {
+		return fmt.Errorf("the architecture %q is none of %s", m.Arch, strings.Join(archNames(), ", "))
+	}
+	if m.CI && m.Arch != amd64 {
+		return errors.New("the set ci is of amd64")
+	}
 	if len(m.Series) == 0 {
 		return errors.New("it names no series")
 	}
@@ -78,6 +99,11 @@ func (m machine) check() error {
 	for _, p := range m.commandLine() {
 		if !parameter.MatchString(p) {
 			return fmt.Errorf("%q cannot be a kernel parameter", p)
+		}
+	}
+	for _, path := range m.Leaves {
+		if !slices.ContainsFunc(testPackages, func(p testPackage) bool { return p.path == path }) {
+			return fmt.Errorf("no tests of %q run in the machines", path)
 		}
 	}
 	for _, f := range m.Fakes {
@@ -100,10 +126,19 @@ func (m machine) commandLine() []string {
 	return list
 }
 
-// pick selects machines by set ("all", "ci"), or by names or series.
+// sets are those that --set knows. All is of one processor: two would take
+// longer than one run may.
+var sets = map[string]func(m machine) bool{
+	"all": func(m machine) bool { return m.Arch == amd64 },
+	"ci":  func(m machine) bool { return m.CI },
+	arm64: func(m machine) bool { return m.Arch == arm64 },
+}
+
+// pick selects machines by set, or by names or series.
 func pick(all []machine, set string, only []string) ([]machine, error) {
-	if set != "all" && set != "ci" {
-		return nil, withHint(fmt.Errorf("no set %q", set), "the sets are all and ci")
+	inSet, ok := sets[set]
+	if !ok {
+		return nil, withHint(fmt.Errorf("no set %q", set), "the sets are "+strings.Join(slices.Sorted(maps.Keys(sets)), ", "))
 	}
 	wanted := map[string]bool{}
 	for _, o := range only {
@@ -119,7 +154,7 @@ func pick(all []machine, set string, only []string) ([]machine, error) {
 		if len(only) > 0 {
 			return !wanted[m.Name]
 		}
-		return set == "ci" && !m.CI
+		return !inSet(m)
 	}), nil
 }
 

@@ -37,15 +37,20 @@ func data(t *testing.T) ([]machine, *expectations) {
 
 func TestMachinesAreRefused(t *testing.T) {
 	const good = "[[machine]]\nname = \"a\"\nseries = [\"6.1\"]\n"
-	if _, err := machines([]byte(good)); err != nil {
-		t.Fatal(err)
+	if all, err := machines([]byte(good)); err != nil || all[0].Arch != amd64 {
+		t.Fatal(all, err)
+	}
+	if all, err := machines([]byte(good + "arch = \"arm64\"\n")); err != nil || all[0].Arch != arm64 {
+		t.Fatal(all, err)
 	}
 	for text, want := range map[string]string{
-		"":                                   "no machine",
-		good + "serie = [\"6.2\"]\n":         "serie",
-		good + good:                          "twice",
-		"[[machine]]\nname = \"a\"\n":        "no series",
-		strings.Replace(good, "6.1", "6", 1): `"6"`,
+		good + "arch = \"riscv64\"\n":                 "none of amd64, arm64",
+		good + "arch = \"arm64\"\nci = true\n":        "is of amd64",
+		"":                                            "no machine",
+		good + "serie = [\"6.2\"]\n":                  "serie",
+		good + good:                                   "twice",
+		"[[machine]]\nname = \"a\"\n":                 "no series",
+		strings.Replace(good, "6.1", "6", 1):          `"6"`,
 		strings.Replace(good, `"a"`, `"../a"`, 1):     "lower-case",
 		good + "parameters = [\"a=1 init=/x\"]\n":     "kernel parameter",
 		good + "sysctls = { \"kernel/x\" = \"1\" }\n": "kernel parameter",
@@ -59,7 +64,10 @@ func TestMachinesAreRefused(t *testing.T) {
 }
 
 func TestPick(t *testing.T) {
-	all := []machine{{Name: "6.12", Series: []string{"6.12"}, CI: true}, {Name: "6.12-off", Series: []string{"6.12"}}, {Name: "7.3", Series: []string{"7.3", "7.4"}}}
+	all := []machine{
+		{Name: "6.12", Arch: amd64, Series: []string{"6.12"}, CI: true}, {Name: "6.12-off", Arch: amd64, Series: []string{"6.12"}},
+		{Name: "7.3", Arch: amd64, Series: []string{"7.3", "7.4"}}, {Name: "arm", Arch: arm64, Series: []string{"6.12"}},
+	}
 	for _, c := range []struct {
 		set  string
 		only []string
@@ -68,6 +76,7 @@ func TestPick(t *testing.T) {
 		{"all", nil, "6.12 6.12-off 7.3"}, {"ci", nil, "6.12"}, {"all", []string{"6.12"}, "6.12"},
 		{"all", []string{"6.12*"}, "6.12 6.12-off"}, {"all", []string{"7.4"}, "7.3"}, {"ci", []string{"7.3", "6.12"}, "6.12 7.3"},
 		{"all", []string{"6.12-off", "7.3"}, "6.12-off 7.3"}, {"most", nil, ""}, {"all", []string{"6.13"}, ""},
+		{"arm64", nil, "arm"}, {"all", []string{"arm"}, "arm"},
 	} {
 		got, err := pick(all, c.set, c.only)
 		var names []string

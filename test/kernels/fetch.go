@@ -37,12 +37,15 @@ func (k kernel) modules() []string {
 //
 //	CACHE/apt               the private apt's
 //	CACHE/kernels/6.1/VERSION/vmlinuz
+//	CACHE/programs/SET-SUM/*.deb   see foreign.go
 //	CACHE/lock              held by the run that fetches
+//	CACHE/arm64/            the same for another architecture
 //
 // A version's directory appears by one rename, so that a run which only reads
 // never sees half of one.
 type fetcher struct {
 	cache string
+	arch  arch
 	say   func(format string, args ...any)
 
 	apt *apt
@@ -53,7 +56,10 @@ type fetcher struct {
 
 // openFetcher waits for other runs, then asks the mirror. Without a mirror the
 // cache must do.
-func openFetcher(ctx context.Context, cache string, say func(string, ...any)) (f *fetcher, release func(), err error) {
+func openFetcher(ctx context.Context, cache string, of arch, say func(string, ...any)) (f *fetcher, release func(), err error) {
+	if of.name != amd64 {
+		cache = filepath.Join(cache, of.name)
+	}
 	if err := os.MkdirAll(filepath.Join(cache, "kernels"), 0o755); err != nil {
 		return nil, nil, err
 	}
@@ -61,7 +67,7 @@ func openFetcher(ctx context.Context, cache string, say func(string, ...any)) (f
 	if err != nil {
 		return nil, nil, err
 	}
-	f = &fetcher{cache: cache, say: say}
+	f = &fetcher{cache: cache, arch: of, say: say}
 	f.unreachable = f.ask(ctx)
 	if ctx.Err() != nil {
 		release()
@@ -75,7 +81,7 @@ func openFetcher(ctx context.Context, cache string, say func(string, ...any)) (f
 }
 
 func (f *fetcher) ask(ctx context.Context) (err error) {
-	if f.apt, err = newApt(ctx, filepath.Join(f.cache, "apt")); err != nil {
+	if f.apt, err = newApt(ctx, filepath.Join(f.cache, "apt"), f.arch); err != nil {
 		return err
 	}
 	if err := f.apt.update(ctx); err != nil {
@@ -107,7 +113,7 @@ func (f *fetcher) newest(ctx context.Context, series string) (kernel, error) {
 	const tries = 3
 	why := f.unreachable
 	if why == nil {
-		list, err := candidates(bytes.NewReader(f.lists), series)
+		list, err := candidates(bytes.NewReader(f.lists), series, f.arch.name)
 		if err != nil {
 			return kernel{}, err
 		}
@@ -153,37 +159,48 @@ func (f *fetcher) get(ctx context.Context, series string, c candidate) (kernel, 
 		return k, nil
 	}
 	f.say("fetching %s %s", c.Package, c.Version)
-	if err := os.MkdirAll(filepath.Dir(k.Dir), 0o755); err != nil {
-		return k, err
+	return k, appear(k.Dir, func(dir string) error {
+		for _, p := range c.packages(f.lists) {
+			deb, err := f.apt.download(ctx, candidate{p, c.Version}, dir)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(unpack(ctx, deb, dir), os.Remove(deb)); err != nil {
+				return fmt.Errorf("unpacking %s: %w", p, err)
+			}
+		}
+		if _, err := os.Stat(filepath.Join(dir, "vmlinuz")); err != nil {
+			return errors.New("the package has no kernel")
+		}
+		return nil
+	})
+}
+
+// appear makes a directory that is not there, by one rename once it is filled.
+// The lock is held.
+func appear(final string, fill func(dir string) error) error {
+	if err := os.MkdirAll(filepath.Dir(final), 0o755); err != nil {
+		return err
 	}
-	// Beside its place, so that a rename can take it there. The lock is held:
-	// others of this pattern were left behind by runs that were killed.
+	// Beside its place, so that a rename can take it there. Others of this pattern
+	// were left behind by runs that were killed.
 	const pattern = ".new-*"
-	stale, _ := filepath.Glob(filepath.Join(filepath.Dir(k.Dir), pattern))
+	stale, _ := filepath.Glob(filepath.Join(filepath.Dir(final), pattern))
 	for _, d := range stale {
 		os.RemoveAll(d)
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(k.Dir), pattern)
+	dir, err := os.MkdirTemp(filepath.Dir(final), pattern)
 	if err != nil {
-		return k, err
+		return err
 	}
 	defer os.RemoveAll(dir)
-	for _, p := range c.packages(f.lists) {
-		deb, err := f.apt.download(ctx, candidate{p, c.Version}, dir)
-		if err != nil {
-			return k, err
-		}
-		if err := errors.Join(unpack(ctx, deb, dir), os.Remove(deb)); err != nil {
-			return k, fmt.Errorf("unpacking %s: %w", p, err)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(dir, "vmlinuz")); err != nil {
-		return k, errors.New("the package has no kernel")
+	if err := fill(dir); err != nil {
+		return err
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return k, err
+		return err
 	}
-	return k, os.Rename(dir, k.Dir)
+	return os.Rename(dir, final)
 }
 
 // wantedModules are loaded in every machine whose kernel came with them, as a
@@ -197,6 +214,11 @@ var wantedModules = []string{
 // unpack takes the kernel and the wanted modules out of a package. Of the names
 // in it only the last elements are used.
 func unpack(ctx context.Context, deb, dir string) error {
+	return files(ctx, deb, func(in *tar.Reader) error { return extract(ctx, in, dir) })
+}
+
+// files reads what a package installs.
+func files(ctx context.Context, deb string, read func(*tar.Reader) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := command(ctx, "dpkg-deb", "--fsys-tarfile", deb)
@@ -209,7 +231,7 @@ func unpack(ctx context.Context, deb, dir string) error {
 	if err := c.Start(); err != nil {
 		return err
 	}
-	err = extract(ctx, tar.NewReader(out), dir)
+	err = read(tar.NewReader(out))
 	if err != nil {
 		cancel()
 	}

@@ -28,7 +28,7 @@ const ordinaryID = 65534
 func runOnHost(ctx context.Context, dir string, e *expectations, p *progress) ([]*result, error) {
 	p.say("building for the host")
 	dir = filepath.Join(dir, "host")
-	bin, err := build(ctx, dir, false)
+	bin, err := build(ctx, dir, hostArch, false)
 	if err != nil {
 		return nil, err
 	}

@@ -21,10 +21,12 @@ import (
 
 // initramfs is the guests' first root. What is the same for all machines is in
 // one archive, built once; a machine's own part is a second archive behind it,
-// as the kernel unpacks one after the other.
+// as the kernel unpacks one after the other. Test binaries are in that: each costs
+// a guest some tenths of a second, and most run few of them.
 type initramfs struct {
-	base string
-	size int64
+	base  string
+	size  int64
+	tests map[string]string // packages and their binaries
 }
 
 // contents say what the guests get beside the commands and tests.
@@ -36,22 +38,25 @@ type contents struct {
 // commands are built into dir under these names.
 var commands = []string{"./cmd/sbx", "./test/kernels/abicap", "./test/kernels/guest", "./backend/backendtest/probe"}
 
-// build compiles for the guests and returns the directory of the binaries.
-func build(ctx context.Context, dir string, tests bool) (string, error) {
+// build compiles for a processor and returns the directory of the binaries.
+func build(ctx context.Context, dir, goarch string, tests bool) (string, error) {
 	bin := filepath.Join(dir, "bin") + "/"
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return "", err
 	}
 	flags := []string{"-buildvcs=false", "-trimpath", "-ldflags=-s -w"}
-	if err := goTool(ctx, slices.Concat([]string{"build", "-o", bin}, flags, commands)...); err != nil {
+	if err := goTool(ctx, goarch, slices.Concat([]string{"build", "-o", bin}, flags, commands)...); err != nil {
 		return "", err
 	}
 	for _, p := range testPackages {
 		if !tests {
 			break
 		}
+		if !p.runsOn(goarch) {
+			continue
+		}
 		out := filepath.Join(bin, path.Base(p.binary()))
-		if err := goTool(ctx, slices.Concat([]string{"test", "-c", "-o", out}, flags, []string{"./" + p.path})...); err != nil {
+		if err := goTool(ctx, goarch, slices.Concat([]string{"test", "-c", "-o", out}, flags, []string{"./" + p.path})...); err != nil {
 			return "", err
 		}
 		if _, err := os.Stat(out); err != nil {
@@ -62,18 +67,19 @@ func build(ctx context.Context, dir string, tests bool) (string, error) {
 }
 
 // goTool builds for the guests: static, and for their processor.
-func goTool(ctx context.Context, args ...string) error {
+func goTool(ctx context.Context, goarch string, args ...string) error {
 	c := command(ctx, "go", args...)
-	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+goarch)
 	if _, err := output(c); err != nil {
 		return fmt.Errorf("go %s: %w", args[0], err)
 	}
 	return nil
 }
 
-// newInitramfs writes the archive that all machines share.
-func newInitramfs(ctx context.Context, dir string, with contents) (*initramfs, error) {
-	bin, err := build(ctx, dir, true)
+// newInitramfs writes the archive that all machines of a processor share.
+func newInitramfs(ctx context.Context, dir, goarch string, with contents) (*initramfs, error) {
+	dir = filepath.Join(dir, goarch)
+	bin, err := build(ctx, dir, goarch, true)
 	if err != nil {
 		return nil, err
 	}
@@ -88,11 +94,14 @@ func newInitramfs(ctx context.Context, dir string, with contents) (*initramfs, e
 	addFile(c, sbxPath, filepath.Join(bin, "sbx"), 0o755)
 	addFile(c, abicap, filepath.Join(bin, "abicap"), 0o755)
 	addFile(c, testDir+"/probe", filepath.Join(bin, "probe"), 0o755)
+	tests := map[string]string{}
 	for _, p := range testPackages {
-		addFile(c, p.binary(), filepath.Join(bin, path.Base(p.binary())), 0o755)
+		if p.runsOn(goarch) {
+			tests[p.path] = filepath.Join(bin, path.Base(p.binary()))
+		}
 	}
 	taken := map[string]bool{}
-	if with.userland {
+	if with.userland && goarch == hostArch { // others: foreign.go
 		if taken, err = addUserland(ctx, c, dir); err != nil {
 			return nil, err
 		}
@@ -100,13 +109,15 @@ func newInitramfs(ctx context.Context, dir string, with contents) (*initramfs, e
 	if with.cases != nil {
 		with.cases.add(c)
 	}
-	if err := addBusybox(ctx, c, taken); err != nil {
-		return nil, err
+	if goarch == hostArch {
+		if err := addBusybox(ctx, c, taken); err != nil {
+			return nil, err
+		}
 	}
 	if err := errors.Join(c.Close(), f.Close()); err != nil {
 		return nil, fmt.Errorf("writing the initramfs: %w", err)
 	}
-	return &initramfs{f.Name(), c.size}, nil
+	return &initramfs{f.Name(), c.size, tests}, nil
 }
 
 // skeleton makes what programs expect of a system: merged directories, as on
@@ -187,7 +198,8 @@ func mustBeStatic(file string) error {
 	return nil
 }
 
-// writeFor writes a machine's whole initramfs to file.
+// writeFor writes a machine's whole initramfs to file. Without jobs it has all
+// tests, for a person to run.
 func (i *initramfs) writeFor(file string, k kernel, key []byte, jobs []job) (size int64, err error) {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -213,6 +225,12 @@ func (i *initramfs) writeFor(file string, k kernel, key []byte, jobs []job) (siz
 	c := newCPIO(f)
 	c.Text(wire.KeyFile, 0o400, hex.EncodeToString(key))
 	c.Text(wire.JobsFile, 0o600, string(text))
+	for _, p := range testPackages {
+		wanted := jobs == nil || slices.ContainsFunc(jobs, func(j job) bool { return j.Package == p.path })
+		if file := i.tests[p.path]; wanted && file != "" {
+			addFile(c, p.binary(), file, 0o755)
+		}
+	}
 	for n, m := range k.modules() {
 		addFile(c, fmt.Sprintf("%s/%02d-%s", moduleDir, n, filepath.Base(m)), m, 0o644)
 	}

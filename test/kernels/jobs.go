@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 
 	"sandboxd/test/kernels/wire"
@@ -27,6 +28,10 @@ type job struct {
 	Package string
 	Case    string
 	Refused bool // of a case: sbx must refuse it
+	// Of a test: about how many seconds it takes, if it does not skip all where there
+	// is no backend.
+	takes     float64
+	ofBackend bool
 }
 
 var modes = []string{"read-only", "workspace-write", "danger-full-access"}
@@ -48,12 +53,12 @@ var fakeNames = []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "off
 // To add one, add an entry; the guest is some 15 times slower than the host.
 var testPackages = []testPackage{
 	{
-		path: "backend/landlock", seconds: 240, variants: true,
-		run: `^(TestConformance|TestPosture|TestWorkerIsConfined|TestOutcomes|TestTempIsPrivate|TestOrphansEnd|TestLeaderStaysFree|TestDeathOfLauncher|TestTreeIsBounded|TestEndings|TestEndingsAtOnce)$`,
-		env: []string{"SBX_TEST_ENDINGS=8"},
+		path: "backend/landlock", seconds: 240, takes: 19, variants: true,
+		run:  `^(TestConformance|TestPosture|TestWorkerIsConfined|TestOutcomes|TestTempIsPrivate|TestOrphansEnd|TestLeaderStaysFree|TestDeathOfLauncher|TestTreeIsBounded|TestEndings|TestEndingsAtOnce)$`,
+		core: `^(TestConformance|TestPosture|TestWorkerIsConfined|TestTempIsPrivate|TestLeaderStaysFree|TestTreeIsBounded)$`,
 	},
 	{
-		path: "internal/cgroup", seconds: 240, delegate: true, fakeless: true,
+		path: "internal/cgroup", seconds: 240, takes: 17, delegate: true, fakeless: true,
 		// TestDelegated does as root what the ordinary user's job is; TestKillThousand
 		// is about time, of which emulation takes another; the last two are halves
 		// that other tests run.
@@ -61,23 +66,57 @@ var testPackages = []testPackage{
 		env: []string{"SBX_TEST_DELEGATED=cgroup2 cgroup2 cgroup2 cgroup2"},
 	},
 	{
-		path: "internal/launch", seconds: 120, delegate: true, fakeless: true,
+		path: "internal/launch", seconds: 120, takes: 8, delegate: true, fakeless: true,
 		run: `^Test`,
 	},
-	{path: "internal/sys", seconds: 60, run: `^Test`},
-	{path: "internal/quota", seconds: 120, fakeless: true, run: `^Test`},
+	// Stages need a root that can be changed (pivot_root), and Linux 5.12.
+	{path: "internal/sys", seconds: 60, takes: 1.5, run: `^Test`, skip: `^TestStage`},
+	{
+		// Threads are confined each for itself, or all at once from ABI 8. The other
+		// tests see the same on every kernel, and TestUnderLoad takes half a minute of an
+		// emulated one.
+		path: "internal/confine", seconds: 120, takes: 9, fakeless: true,
+		run: `^(TestSelf|TestLandlockAlone|TestRootStays|TestHandled)$`,
+	},
+	{path: "internal/quota", seconds: 120, takes: 3, fakeless: true, run: `^Test`},
+	{
+		path: "internal/supervise", seconds: 300, foreign: true, run: `^Test`,
+		// The first three are about what no processor has to do with, the others about
+		// time, or about many descriptors and processes, of which init's children may
+		// have few: an emulated machine takes half a minute for each.
+		skip: `^(TestForeignRoot|TestCloseEndsBlockedCalls|TestKilledWorker|TestExhaustedDescriptors|TestExhaustedProcesses|TestInterruptedCallsAreNotRepeated|TestCapacityOfTheOwnSet)$`,
+	},
+	// Locks of private directories; terminals and pipes.
+	{
+		path: "internal/scratch", seconds: 120, foreign: true, run: `^Test`,
+		// About how long it takes with thousands of directories.
+		skip: `^(TestRemoveDeepWithFewDescriptors|TestRemoveIsLinear)$`,
+	},
+	{path: "internal/stream", seconds: 120, foreign: true, run: `^Test`},
+	// The others interpret the filters, and need no kernel.
+	{path: "internal/seccomp", seconds: 60, foreign: true, run: `^TestLive`},
 }
 
 type testPackage struct {
 	path      string
 	run, skip string // -test.run, -test.skip
-	seconds   int
+	// core is run in variants and on kernels that are alike: what is about Landlock.
+	// The ways to end are the same there. Empty: run.
+	core    string
+	seconds int
+	// takes is how many seconds one user's took in a guest when this was written. The
+	// machines are started in the order of what theirs come to.
+	takes float64
 	// variants: they run also where a kernel is booted with other parameters,
 	// which are about Landlock and user namespaces.
 	variants bool
 	// fakeless: they do not run where Landlock's answers are faked as well, as they
-	// are not about Landlock and that machine takes longest anyway.
+	// are not about Landlock and that machine takes longest anyway, nor on kernels that
+	// are alike but for Landlock.
 	fakeless bool
+	// foreign: they run only in machines of another processor than amd64, on which
+	// the test command runs them anyway.
+	foreign bool
 	// delegate gives the ordinary user a cgroup with all controllers, and env to
 	// tell so. Root's jobs are in the root of cgroup2, which has them anyway.
 	delegate bool
@@ -91,6 +130,8 @@ var delegatedLimits = map[string]string{"memory.max": "400M", "pids.max": "20000
 // binary is where the test binary of a package is in the guest. The probe is
 // beside it, as backendtest wants.
 func (p testPackage) binary() string { return testDir + "/" + p.name() + ".test" }
+
+func (p testPackage) runsOn(goarch string) bool { return !p.foreign || goarch != amd64 }
 
 func (p testPackage) name() string { return strings.ReplaceAll(p.path, "/", "-") }
 
@@ -117,10 +158,14 @@ func jobsOf(m machine) []job {
 		}
 	}
 	for _, p := range testPackages {
-		if m.commandLine() != nil && !p.variants || len(m.Fakes) > 0 && p.fakeless {
+		if !p.runsOn(m.Arch) || m.commandLine() != nil && !p.variants || (m.Alike || len(m.Fakes) > 0) && p.fakeless ||
+			slices.Contains(m.Leaves, p.path) {
 			continue
 		}
 		for _, u := range users {
+			if p.core != "" && (m.Alike || m.commandLine() != nil) {
+				p.run = p.core
+			}
 			list = append(list, p.job(u))
 		}
 	}
@@ -158,7 +203,7 @@ func (p testPackage) job(u user) job {
 			Name: "test-" + p.name() + "-" + u.name, UID: u.uid, Dir: testDir, Seconds: p.seconds,
 			Args: []string{p.binary(), "-test.v=test2json", "-test.run", p.run, "-test.skip", p.skip},
 		},
-		Kind: kindTest, Package: p.path,
+		Kind: kindTest, Package: p.path, takes: p.takes, ofBackend: p.variants,
 	}
 	if p.delegate && u.uid != 0 {
 		j.Delegate, j.Limits, j.Env = true, delegatedLimits, p.env

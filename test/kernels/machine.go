@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 // boot is one machine that is about to be started.
 type boot struct {
+	arch    arch
 	kernel  kernel
 	initrd  string
 	memory  int // MB
@@ -29,14 +31,24 @@ type boot struct {
 // kernelParameters are every machine's. Without them a boot takes longer for
 // nothing that is tested here: no crypto self-tests, no CPU mitigations under
 // emulation. panic=-1 with -no-reboot makes a panic end QEMU.
-const kernelParameters = "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off cryptomgr.notests"
+const kernelParameters = "quiet panic=-1 rdinit=/init mitigations=off cryptomgr.notests"
+
+// lowResolution has the kernel keep timers to its ticks, of 4 ms. The runtimes of
+// all Go programs wait for some microseconds again and again: with a timer for
+// each, and the emulator's own behind it, the tests take half as long again.
+const lowResolution = "highres=off"
 
 // prepare writes what QEMU reads into dir.
 func prepare(dir string, m machine, k kernel, base *initramfs, jobs []job, more ...string) (*boot, error) {
+	of := arches[m.Arch]
+	parameters := []string{"console=" + of.console, kernelParameters}
+	if !m.HighRes {
+		parameters = append(parameters, lowResolution)
+	}
 	b := &boot{
-		kernel: k, key: make([]byte, 32),
+		arch: of, kernel: k, key: make([]byte, 32),
 		initrd: filepath.Join(dir, "initrd.cpio"),
-		append: strings.Join(append(append([]string{kernelParameters}, m.commandLine()...), more...), " "),
+		append: strings.Join(slices.Concat(parameters, m.commandLine(), more), " "),
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -56,30 +68,21 @@ func prepare(dir string, m machine, k kernel, base *initramfs, jobs []job, more 
 // room for the kernel and the tests.
 func memoryFor(size int64) int { return max(768, int(2*size>>20)+500) }
 
-// qemu is the command line that has not failed in hundreds of boots. It avoids:
-//
-//   - KVM: where it emulates (a guest that is itself a guest), stock kernels
-//     hang in it, and it opens, so that a fall-back never happens;
-//   - cx16: QEMU 7.2 corrupts the guest around cmpxchg16b, Linux 6.12 oopses;
-//   - microvm: the calibration of its TSC hangs now and then;
-//   - more than one CPU: wants thread=single on 7.2, and oopsed without.
-func (b *boot) qemu(serial ...string) []string {
-	args := []string{
-		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-M", "pc", "-accel", "tcg", "-cpu", "max,-cx16", "-smp", "1", "-m", strconv.Itoa(b.memory),
-		// init ends the machine by a write to this port: QEMU's status is 2*code+1.
-		"-device", "isa-debug-exit,iobase=0xf4,iosize=4",
+// qemu is the command line. The console is a character device of QEMU's, results
+// a file or "" for none.
+func (b *boot) qemu(console, results string) []string {
+	return slices.Concat([]string{
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg", "-smp", "1", "-m", strconv.Itoa(b.memory),
 		"-kernel", b.kernel.image(), "-initrd", b.initrd, "-append", b.append,
-	}
-	for _, s := range serial {
-		args = append(args, "-serial", s)
-	}
-	return args
+	}, b.arch.machine, []string{"-serial", console}, b.arch.results(results))
 }
 
 // attempt is how one start of a machine went.
 type attempt struct {
 	Seconds float64
+	// CPU is what QEMU had of processors, in seconds: what a machine costs, whatever
+	// else runs beside it.
+	CPU float64
 	// Exit is QEMU's status; -1 if a signal ended it.
 	Exit     int
 	TimedOut bool
@@ -105,7 +108,7 @@ func (b *boot) run(ctx context.Context, limit time.Duration) attempt {
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	// nice: the host's other work goes first.
-	c := command(timed, "nice", append([]string{"-n", "10", "qemu-system-x86_64"}, b.qemu("file:"+b.console, "file:"+b.results)...)...)
+	c := command(timed, "nice", append([]string{"-n", "10", b.arch.qemu}, b.qemu("file:"+b.console, b.results)...)...)
 	var stderr bytes.Buffer
 	c.Stderr = &stderr
 	start := time.Now()
@@ -114,6 +117,7 @@ func (b *boot) run(ctx context.Context, limit time.Duration) attempt {
 	a.Complaint = strings.Join(tail(stderr.String(), 5), "; ")
 	if c.ProcessState != nil {
 		a.Exit = c.ProcessState.ExitCode()
+		a.CPU = (c.ProcessState.UserTime() + c.ProcessState.SystemTime()).Seconds()
 	} else if err != nil {
 		a.Complaint = err.Error()
 	}
@@ -139,17 +143,18 @@ func (a *attempt) read(b *boot) {
 // verdict says what an attempt comes to: why it failed, "" if it did not, and
 // whether another one is worth while. A machine that is gone without a word
 // (panic, reset: QEMU's status is 0) or hangs may have met a fault of the
-// emulation. One that ended otherwise would end so again.
-func (a attempt) verdict() (failure string, again bool) {
+// emulation. One that ended otherwise would end so again. done is QEMU's status
+// at a good end.
+func (a attempt) verdict(done int) (failure string, again bool) {
 	switch {
 	case a.TimedOut:
 		return "the machine hung " + a.where(), true
-	case a.Cut == "" && a.Exit == 1:
+	case a.Cut == "" && a.Exit == done:
 		return "", false
 	case a.Exit == 0 && a.Cut != "":
 		return "the machine panicked or reset itself " + a.where(), true
 	case a.Cut == "":
-		return fmt.Sprintf("after its last record the machine ended with QEMU's status %d, not 1", a.Exit), false
+		return fmt.Sprintf("after its last record the machine ended with QEMU's status %d, not %d", a.Exit, done), false
 	}
 	return fmt.Sprintf("the machine ended %s with QEMU's status %d: %s", a.where(), a.Exit, a.Cut), false
 }
@@ -194,10 +199,13 @@ func (b *boot) progress() string {
 }
 
 // missing names the packages of programs that this tool needs and the host lacks.
-func missing(userland bool) error {
+func missing(userland bool, picked []machine) error {
 	need := []struct{ program, pkg string }{
-		{"qemu-system-x86_64", "qemu-system-x86"}, {"busybox", "busybox-static"}, {"apt-get", "apt"}, {"dpkg-deb", "dpkg"},
+		{"busybox", "busybox-static"}, {"apt-get", "apt"}, {"dpkg-deb", "dpkg"},
 		{"xz", "xz-utils"}, {"nice", "coreutils"}, {"go", "golang"},
+	}
+	for _, name := range archesOf(picked) {
+		need = append(need, struct{ program, pkg string }{arches[name].qemu, arches[name].qemuPackage})
 	}
 	if userland {
 		need = append(need, struct{ program, pkg string }{"ldd", "libc-bin"}, struct{ program, pkg string }{"python3", "python3"})

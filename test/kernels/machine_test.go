@@ -3,7 +3,10 @@ package main
 import (
 	"bufio"
 	"context"
+	"maps"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,7 +36,7 @@ func TestVerdict(t *testing.T) {
 		{"a record is missing", attempt{Exit: 1, Cut: "record 3 is missing"}, "record 3 is missing", false},
 		{"QEMU was killed", attempt{Exit: -1, Cut: cut}, "status -1", false},
 	} {
-		got, again := c.a.verdict()
+		got, again := c.a.verdict(1)
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) || again != c.again {
 			t.Errorf("%s: got %q, again %t; want %q, %t", c.name, got, again, c.want, c.again)
 		}
@@ -49,14 +52,114 @@ func TestMemory(t *testing.T) {
 }
 
 func TestQEMUCommandLine(t *testing.T) {
-	b := &boot{kernel: kernel{Dir: "/k"}, initrd: "/i", memory: 800, append: "console=ttyS0 lsm=yama"}
-	got := strings.Join(b.qemu("file:/c", "file:/r"), " ")
-	for _, want := range []string{
-		"-accel tcg", "-cpu max,-cx16", "-M pc", "-smp 1", "-m 800", "-no-reboot", "isa-debug-exit,iobase=0xf4,iosize=4",
-		"-kernel /k/vmlinuz -initrd /i -append console=ttyS0 lsm=yama -serial file:/c -serial file:/r",
+	for name, wanted := range map[string][]string{
+		amd64: {"-cpu max,-cx16", "-M pc", "isa-debug-exit,iobase=0xf4,iosize=4", "-serial file:/c -serial file:/r,s"},
+		arm64: {"-cpu neoverse-n1", "-M virt", "-serial file:/c -chardev file,id=results,path=/r,,s -device pci-serial,chardev=results"},
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%s: there is no %q", got, want)
+		b := &boot{arch: arches[name], kernel: kernel{Dir: "/k"}, initrd: "/i", memory: 800, append: "lsm=yama"}
+		got := strings.Join(b.qemu("file:/c", "/r,s"), " ")
+		wanted = append(wanted, "-accel tcg", "-smp 1", "-m 800", "-no-reboot", "-kernel /k/vmlinuz -initrd /i -append lsm=yama ")
+		for _, want := range wanted {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: there is no %q", got, want)
+			}
+		}
+	}
+}
+
+// A machine's kernel writes where QEMU reads it.
+func TestPrepareByArch(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "base")
+	if err := os.WriteFile(base, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{amd64: "console=ttyS0 quiet ", arm64: "console=ttyAMA0 quiet "} {
+		b, err := prepare(t.TempDir(), machine{Name: "m", Arch: name}, kernel{}, &initramfs{base: base}, nil)
+		if err != nil || !strings.HasPrefix(b.append, want) || b.arch.name != name {
+			t.Errorf("%s: %+v, %v", name, b, err)
+		}
+	}
+}
+
+// Timers are coarse where nobody asks for others.
+func TestPrepareTimers(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "base")
+	if err := os.WriteFile(base, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, fine := range []bool{false, true} {
+		b, err := prepare(t.TempDir(), machine{Name: "m", Arch: amd64, HighRes: fine}, kernel{}, &initramfs{base: base}, nil)
+		if err != nil || strings.Contains(b.append, " "+lowResolution) == fine {
+			t.Errorf("%t: %+v, %v", fine, b, err)
+		}
+	}
+}
+
+// Every test meets the timers that kernels have by themselves.
+func TestHighResolutionRunsAll(t *testing.T) {
+	all, err := machines(machinesTOML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := map[string]bool{}
+	for _, m := range all {
+		if m.HighRes {
+			for _, j := range jobsOf(m) {
+				if j.Kind == kindTest {
+					run[j.Package+" "+j.Args[3]] = true
+				}
+			}
+		}
+	}
+	for _, p := range testPackages {
+		if !p.foreign && !run[p.path+" "+p.run] {
+			t.Errorf("no machine with highres runs %s", p.path)
+		}
+	}
+}
+
+// A machine gets the tests that it runs; a person's all of them.
+func TestInitramfsHasItsTests(t *testing.T) {
+	dir := t.TempDir()
+	base := &initramfs{base: filepath.Join(dir, "base"), tests: map[string]string{}}
+	for _, p := range testPackages[:2] {
+		base.tests[p.path] = filepath.Join(dir, p.name())
+	}
+	for _, file := range append(slices.Collect(maps.Values(base.tests)), base.base) {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		jobs []job
+		want []bool // for each of the two
+	}{
+		{nil, []bool{true, true}},
+		{[]job{{Kind: kindDoctor}}, []bool{false, false}},
+		{[]job{{Kind: kindTest, Package: testPackages[1].path}}, []bool{false, true}},
+	} {
+		file := filepath.Join(dir, "initrd")
+		if _, err := base.writeFor(file, kernel{}, nil, c.jobs); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, p := range testPackages[:2] {
+			if got := strings.Contains(string(text), strings.Trim(p.binary(), "/")+"\x00"); got != c.want[i] {
+				t.Errorf("%v: %s: %t", c.jobs, p.path, got)
+			}
+		}
+	}
+}
+
+// Where a power-off is no status of its own, the last record tells it from a
+// reset.
+func TestVerdictOfPowerOff(t *testing.T) {
+	for cut, want := range map[string]bool{"": false, "the machine ended before its last record": true} {
+		if failure, again := (attempt{Exit: 0, Cut: cut}).verdict(arches[arm64].done); again != want || (failure != "") != want {
+			t.Errorf("cut %q: %q, again %t", cut, failure, again)
 		}
 	}
 }

@@ -91,7 +91,7 @@ do its work.`,
 	}
 	f := c.Flags()
 	f.StringSliceVar(&o.only, "only", nil, "`machines` to boot, comma-separated: names, patterns ('6.12*') or series")
-	f.StringVar(&o.set, "set", "all", "machines to boot: `all or ci`")
+	f.StringVar(&o.set, "set", "all", "machines to boot: `all` (those of amd64), ci or arm64")
 	f.StringVar(&o.shell, "shell", "", "boot one `machine` with a shell on this terminal, and run nothing")
 	f.BoolVar(&o.list, "list", false, "list the machines")
 	f.IntVar(&o.parallel, "parallel", 2, "`machines` at a time")
@@ -101,7 +101,7 @@ do its work.`,
 	f.StringVar(&o.out, "out", "", "`directory` for consoles, raw results and each job's output (default a temporary one, kept if something failed)")
 	f.StringVar(&o.json, "json", "", "write all results to `file`")
 	f.StringVar(&o.cases, "cases", "", "also run the shell cases of `directory` in the guests")
-	f.BoolVar(&o.userland, "userland", false, "give the guests the host's bash, coreutils and python (--cases does)")
+	f.BoolVar(&o.userland, "userland", false, "give the guests the host's bash, coreutils and python, or Debian's (--cases does)")
 	f.StringVar(&o.doc, "doc", "", "write the table into `file`, between its marks")
 	f.StringVar(&o.checkDoc, "check-doc", "", "fail if the table in `file` is not what was seen")
 	f.BoolVar(&o.host, "host", false, "ask sbx under faked ABIs on this host; boot nothing, or what --only or --set names")
@@ -141,6 +141,9 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := o.canBoot(picked); err != nil {
+		return err
+	}
 	if o.shell != "" {
 		return o.runShell(ctx, work, picked[0])
 	}
@@ -163,9 +166,6 @@ func (o *options) check() error {
 		return nil
 	}
 	o.userland = o.userland || o.cases != ""
-	if err := missing(o.userland); err != nil {
-		return err
-	}
 	if o.cache == "" {
 		base, err := os.UserCacheDir()
 		if err != nil {
@@ -177,6 +177,14 @@ func (o *options) check() error {
 	return err
 }
 
+// canBoot finds out what the picked machines need and the host has not.
+func (o *options) canBoot(picked []machine) error {
+	if !o.boots {
+		return nil
+	}
+	return missing(o.userland, picked)
+}
+
 func list(all []machine) {
 	for _, m := range all {
 		text := strings.Join(m.Series, " or ")
@@ -185,6 +193,9 @@ func list(all []machine) {
 		}
 		if m.Fakes != nil {
 			text += ", also as ABI " + strings.Join(m.Fakes, ", ")
+		}
+		if m.Arch != amd64 {
+			text += ", " + m.Arch + ", in the set " + m.Arch + " only"
 		}
 		if m.CI {
 			text += ", in the set ci"

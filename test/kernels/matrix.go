@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,11 +19,11 @@ import (
 // matrix boots machines and collects what came of them.
 type matrix struct {
 	expect    *expectations
-	skips     []allowedSkip // of test/skips*.txt
-	base      *initramfs
-	kernels   map[string]fetched // by machine
-	work      string             // temporary
-	out       string             // for people
+	skips     []allowedSkip         // of test/skips*.txt
+	base      map[string]*initramfs // by architecture
+	kernels   map[string]fetched    // by machine
+	work      string                // temporary
+	out       string                // for people
 	limit     time.Duration
 	only      *regexp.Regexp // names of jobs
 	parallel  int
@@ -73,7 +74,7 @@ func (x *matrix) run(ctx context.Context, list []machine) []*result {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return x.weight(list[b]) - x.weight(list[a]) })
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(x.weight(list[b]), x.weight(list[a])) })
 	slots := make(chan struct{}, x.parallel)
 	var wg sync.WaitGroup
 	for _, i := range order {
@@ -102,7 +103,7 @@ func (x *matrix) machine(ctx context.Context, m machine) *result {
 	jobs := x.jobs(m)
 	dir := filepath.Join(x.work, m.Name)
 	defer os.RemoveAll(dir)
-	b, err := prepare(dir, m, f.kernel, x.base, jobs)
+	b, err := prepare(dir, m, f.kernel, x.base[m.Arch], jobs)
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(x.out, m.Name), 0o755)
 	}
@@ -117,7 +118,7 @@ func (x *matrix) machine(ctx context.Context, m machine) *result {
 		done := x.progress.start(m.Name, b)
 		a = b.run(ctx, x.limit)
 		done()
-		a.Failure, again = a.verdict()
+		a.Failure, again = a.verdict(b.arch.done)
 		r.Attempts = append(r.Attempts, a)
 		r.Seconds += a.Seconds
 		if a.Failure != "" && ctx.Err() == nil {
@@ -147,17 +148,32 @@ func (x *matrix) jobs(m machine) []job {
 	return slices.DeleteFunc(list, func(j job) bool { return !x.only.MatchString(j.Name) })
 }
 
-// refuses tells whether sbx must refuse to confine anything on a machine.
-// weight is about how long a machine takes: where there is no backend most tests
-// skip.
-func (x *matrix) weight(m machine) int {
-	n := len(x.jobs(m))
-	if x.refuses(m) {
-		n /= 4
+// What of a machine's time tests do not take, in seconds: see testPackage.takes.
+const (
+	bootTakes      = 5
+	answerTakes    = 0.5
+	highResolution = 1.5 // times as long
+)
+
+// weight is about how long a machine takes, in seconds.
+func (x *matrix) weight(m machine) float64 {
+	n := float64(bootTakes)
+	for _, j := range x.jobs(m) {
+		switch {
+		case j.Kind != kindTest:
+			n += answerTakes
+		case j.ofBackend && x.refuses(m): // they skip
+		default:
+			n += j.takes
+		}
+	}
+	if m.HighRes {
+		n *= highResolution
 	}
 	return n
 }
 
+// refuses tells whether sbx must refuse to confine anything on a machine.
 func (x *matrix) refuses(m machine) bool {
 	w, err := x.expect.want(m.Name, "", "workspace-write", "user")
 	return err == nil && w.Refused

@@ -43,9 +43,9 @@ func (o *options) runAll(ctx context.Context, work string, e *expectations, all,
 }
 
 // provide fetches the kernels while it builds what the guests get.
-func (o *options) provide(ctx context.Context, work string, p *progress, picked []machine, cases *caseList) (map[string]fetched, *initramfs, error) {
+func (o *options) provide(ctx context.Context, work string, p *progress, picked []machine, cases *caseList) (map[string]fetched, map[string]*initramfs, error) {
 	type built struct {
-		base *initramfs
+		base map[string]*initramfs
 		err  error
 	}
 	ctx, cancel := context.WithCancel(ctx) // neither is of use without the other
@@ -53,13 +53,17 @@ func (o *options) provide(ctx context.Context, work string, p *progress, picked 
 	done := make(chan built, 1)
 	go func() {
 		p.say("building the guests' programs")
-		base, err := newInitramfs(ctx, work, contents{o.userland, cases})
-		if err != nil {
-			cancel()
+		base := map[string]*initramfs{}
+		var err error
+		for _, name := range archesOf(picked) {
+			if base[name], err = newInitramfs(ctx, work, name, contents{o.userland, cases}); err != nil {
+				cancel()
+				break
+			}
 		}
 		done <- built{base, err}
 	}()
-	kernels, err := o.fetch(ctx, p, picked)
+	had, err := o.fetch(ctx, p, picked)
 	if err != nil {
 		cancel()
 	}
@@ -70,25 +74,54 @@ func (o *options) provide(ctx context.Context, work string, p *progress, picked 
 	if err != nil {
 		return nil, nil, err
 	}
-	p.say("the initramfs has %d MB", b.base.size>>20)
-	return kernels, b.base, nil
+	for _, name := range archesOf(picked) {
+		if err := b.base[name].addPrograms(ctx, had.debs[name]); err != nil {
+			return nil, nil, err
+		}
+		p.say("the initramfs for %s has %d MB", name, b.base[name].size>>20)
+	}
+	return had.kernels, b.base, nil
 }
 
-func (o *options) fetch(ctx context.Context, p *progress, picked []machine) (map[string]fetched, error) {
-	f, release, err := openFetcher(ctx, o.cache, p.say)
+// had is what was fetched.
+type had struct {
+	kernels map[string]fetched  // by machine
+	debs    map[string][]string // programs, by architecture
+}
+
+func (o *options) fetch(ctx context.Context, p *progress, picked []machine) (had, error) {
+	h := had{map[string]fetched{}, map[string][]string{}}
+	for _, name := range archesOf(picked) {
+		if err := o.fetchFor(ctx, p, arches[name], picked, h); err != nil {
+			return h, err
+		}
+	}
+	return h, nil
+}
+
+// fetchFor gets what the machines of one architecture need.
+func (o *options) fetchFor(ctx context.Context, p *progress, of arch, picked []machine, h had) error {
+	f, release, err := openFetcher(ctx, o.cache, of, p.say)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer release()
-	kernels := map[string]fetched{}
+	if of.name != hostArch {
+		if h.debs[of.name], err = f.programs(ctx, o.userland); err != nil {
+			return err
+		}
+	}
 	for _, m := range picked {
+		if m.Arch != of.name {
+			continue
+		}
 		k, err := f.kernel(ctx, m.Series)
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
-		kernels[m.Name] = fetched{k, err}
+		h.kernels[m.Name] = fetched{k, err}
 	}
-	return kernels, nil
+	return nil
 }
 
 func (o *options) runMatrix(ctx context.Context, x *matrix, picked []machine) ([]*result, error) {
@@ -172,18 +205,18 @@ func (o *options) runShell(ctx context.Context, work string, m machine) error {
 	if f.err != nil {
 		return f.err
 	}
-	b, err := prepare(work, m, f.kernel, base, nil, "sbx.shell")
+	b, err := prepare(work, m, f.kernel, base[m.Arch], nil, "sbx.shell")
 	if err != nil {
 		return err
 	}
 	p.say("booting %s; leave with `exit`, or end the machine with Ctrl-a x", f.kernel.Version)
 	// mon: keeps Ctrl-C for the guest. The second line is where the results go
 	// otherwise.
-	c := exec.CommandContext(ctx, "qemu-system-x86_64", b.qemu("mon:stdio", "null")...)
+	c := exec.CommandContext(ctx, b.arch.qemu, b.qemu("mon:stdio", "")...)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = c.Run()
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode()%2 == 1 {
+	if errors.As(err, &exit) && b.arch.done == 1 && exit.ExitCode()%2 == 1 {
 		err = nil // the guest's own end
 	}
 	return err

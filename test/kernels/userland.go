@@ -23,7 +23,7 @@ var userland = []string{
 	"mkfifo", "mktemp", "mv", "nproc", "od", "printf", "readlink", "realpath", "rm", "rmdir", "seq", "sleep", "sort", "stat", "sync", "tail",
 	"tee", "timeout", "touch", "tr", "true", "false", "truncate", "uname", "wc",
 	"grep", "sed", "find", "xargs", "getent",
-	"setsid", "setpriv", "script", // util-linux
+	"setsid", "setpriv", "script", "unshare", // util-linux
 	"ssh-agent", "ssh-add", "make", "git",
 	"python3",
 }

@@ -38,8 +38,6 @@ func init() {
 		"pidfd-getfd":     {2, pidfdGetfd, shared},
 		"kcmp":            {1, onPid(kcmp), shared},
 		"prlimit-other":   {1, onPid(func(pid int) error { return unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, new(unix.Rlimit)) }), shared},
-		"setpriority":     {1, onPid(keepPriority), shared},
-		"sched-affinity":  {1, onPid(setAffinity), shared},
 		"process-madvise": {2, processMadvise, shared},
 
 		// The same on processes of its own, which must work.
@@ -233,24 +231,6 @@ func kcmp(pid int) error {
 	const files = 2
 	_, _, errno := unix.RawSyscall6(unix.SYS_KCMP, uintptr(os.Getpid()), uintptr(pid), files, 0, 0, 0)
 	return orNil(errno)
-}
-
-// keepPriority sets the priority that the process has: a better one takes a
-// capability, whoever's process it is.
-func keepPriority(pid int) error {
-	got, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
-	if err != nil {
-		return err
-	}
-	return unix.Setpriority(unix.PRIO_PROCESS, pid, 20-got) // getpriority(2): 20 less the nice value
-}
-
-func setAffinity(pid int) error {
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(pid, &set); err != nil {
-		return err
-	}
-	return unix.SchedSetaffinity(pid, &set)
 }
 
 // child starts a pausing probe that holds a text.

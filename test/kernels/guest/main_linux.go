@@ -76,7 +76,7 @@ func guest(start time.Time) error {
 	if keyErr != nil {
 		return keyErr
 	}
-	line, err := openLine("/dev/ttyS1")
+	line, err := openLine(resultsLine)
 	if err != nil {
 		return fmt.Errorf("opening the results' serial line: %w", err)
 	}

@@ -6,6 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The serial lines: for people, and for records.
+const (
+	consoleLine = "/dev/ttyS0"
+	resultsLine = "/dev/ttyS1"
+)
+
 // outb is in port_linux_amd64.s.
 func outb(port uint16, value byte)
 

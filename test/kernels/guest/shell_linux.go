@@ -13,7 +13,7 @@ import (
 func shell() error {
 	// Not /dev/console, which cannot be a controlling terminal, without which
 	// there is no job control.
-	tty, err := os.OpenFile("/dev/ttyS0", os.O_RDWR|unix.O_NOCTTY, 0)
+	tty, err := os.OpenFile(consoleLine, os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return err
 	}

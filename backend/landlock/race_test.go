@@ -1,0 +1,5 @@
+//go:build race
+
+package landlock
+
+const raceEnabled = true
