@@ -49,16 +49,29 @@ func namesIn(dir string) (names []string) {
 	return names
 }
 
-// initOf finds the first process of a launcher's PID namespace.
-func initOf(launcher int) (pid int) {
-	for _, p := range append(running("sbx-init"), inits()...) {
-		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p))
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(launcher) {
-			pid = p
-		}
+// parentOf is the parent of a process, or 0.
+func parentOf(pid int) (parent int) {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	if f := strings.Fields(rest); len(f) > 1 {
+		parent, _ = strconv.Atoi(f[1])
 	}
-	return pid
+	return parent
+}
+
+// initOf finds the first process of the PID namespace that is made under the process
+// that was started as sbx, and the processes of sbx from there up: where no control
+// group can be had, a keeper is between them.
+func initOf(started int) (pid int, launchers []int) {
+	for _, p := range append(running("sbx-init"), inits()...) {
+		for up := parentOf(p); up > 1; up = parentOf(up) {
+			if launchers = append(launchers, up); up == started {
+				return p, launchers
+			}
+		}
+		launchers = nil
+	}
+	return 0, nil
 }
 
 // inits are all processes that bear that name.
@@ -89,8 +102,7 @@ func TestNoPlaceholderIsLeft(t *testing.T) {
 			if during := namesIn(c.Dir); len(during) < len(before)+10 {
 				t.Errorf("nothing is held: %q", during)
 			}
-			launcher := c.Process.Pid
-			first := initOf(launcher)
+			first, launchers := initOf(c.Process.Pid)
 			switch end {
 			case "exit":
 				if err := os.WriteFile(filepath.Join(c.Dir, "stop"), nil, 0o644); err != nil {
@@ -109,9 +121,13 @@ func TestNoPlaceholderIsLeft(t *testing.T) {
 				if first == 0 {
 					t.Fatal("the first process is not found")
 				}
-				_ = unix.Kill(launcher, unix.SIGSTOP)
+				for _, p := range launchers {
+					_ = unix.Kill(p, unix.SIGSTOP)
+				}
 				_ = unix.Kill(first, unix.SIGKILL)
-				_ = c.Process.Kill()
+				for _, p := range launchers {
+					_ = unix.Kill(p, unix.SIGKILL)
+				}
 			}
 			_ = c.Wait()
 			_ = os.Remove(filepath.Join(c.Dir, "pid"))

@@ -319,6 +319,9 @@ func (s *Set) lock(p *Place, made bool) error {
 	if err := unix.Fstat(p.FD, &p.Stat); err != nil {
 		return err
 	}
+	if p.Stat.Nlink == 0 { // somebody removed it after it was opened
+		return unix.ENOENT
+	}
 	if made {
 		if bits := p.Stat.Mode & 0o7777; bits&^unix.S_ISGID != p.mode() { // the umask
 			_ = unix.Fchmod(p.FD, p.mode())
