@@ -159,7 +159,14 @@ func newWorld(t testing.TB, m mode) *world {
 	return w
 }
 
+// told is all that was told of a worker that has ended: an event comes after its answer.
 func (w *world) told() []Event {
+	w.t.Helper()
+	if w.s != nil {
+		if err := w.s.Close(); err != nil {
+			w.t.Error(err)
+		}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]Event(nil), w.events...)
