@@ -5,7 +5,6 @@ package sys
 import (
 	"encoding/binary"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -604,6 +603,3 @@ func (p *Program) run(f *failed) {
 		}
 	}
 }
-
-// hold keeps what the calls point to until the child is done.
-func (p *Program) hold() { runtime.KeepAlive(p) }
