@@ -49,6 +49,7 @@ func main() {
 		// Before the peers: their orphans come to this process, a subreaper.
 		{"leaks", func() error { return b.leaks(*many) }},
 		{"floor", b.floor},
+		{"namespaces", b.namespaces},
 		{"daemon trip", b.daemonTrip},
 		{"daemon clients", b.daemonClients},
 		{"daemon live", b.daemonLive},

@@ -72,7 +72,7 @@ func (p *Process) endRest() (all bool) {
 		p.stage.Kill()
 		all = true
 	}
-	if p.tree != nil {
+	if p.tree != nil && p.stage == nil { // whatever the root starts is in its PID namespace
 		p.tree.killAll()
 	}
 	return all || p.scoped

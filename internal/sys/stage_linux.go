@@ -309,8 +309,8 @@ func (st *Stage) Close(collect func()) error {
 		}
 		// Most end at once, and its end is what this sees first.
 		fds := []unix.PollFd{{Fd: int32(st.pidfd), Events: unix.POLLIN}}
-		_, _ = unix.Poll(fds, int(max(pause/time.Millisecond, 1)))
-		if collect != nil {
+		n, _ := unix.Poll(fds, int(max(pause/time.Millisecond, 1)))
+		if n <= 0 && collect != nil {
 			collect()
 		}
 	}
