@@ -81,12 +81,13 @@ type Stats struct {
 
 // Server is a running proxy, made by [New].
 type Server struct {
-	opts  Options
-	ctx   context.Context
-	end   context.CancelFunc
-	slots chan struct{} // of connections that are served
-	spare chan struct{} // of connections that are refused
-	bulk  chan struct{} // of copies with a large buffer
+	opts    Options
+	ctx     context.Context
+	end     context.CancelFunc
+	slots   chan struct{} // of connections that are served
+	spare   chan struct{} // of connections that are refused
+	bulk    chan struct{} // of copies with a large buffer
+	splices chan struct{} // of copies by the kernel
 
 	connections, busy, requests, denials atomic.Uint64
 	fromWorker, toWorker                 atomic.Int64
@@ -118,6 +119,7 @@ func New(opts Options) (*Server, error) {
 		slots:     make(chan struct{}, opts.MaxConns),
 		spare:     make(chan struct{}, refusers),
 		bulk:      make(chan struct{}, maxBulk),
+		splices:   make(chan struct{}, maxSplice),
 		listeners: map[net.Listener]bool{},
 		conns:     map[net.Conn]bool{},
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,16 +13,18 @@ import (
 )
 
 // A copy in one direction begins with a small buffer. Once bulkAfter bytes went
-// through it, it takes a large one, as fewer and larger reads are what makes bulk
-// fast; so few directions of a worker have one that they hold no more than 8 MiB.
-// splice(2) is not used: it costs more time of the processor than such a copy where
-// both ends are on one machine, no less than a network does elsewhere, and its pipes
-// count against what a user may have (pipe(7), pipe-user-pages-soft).
+// through it, the kernel moves the rest from socket to socket, where it can
+// (splice(2)), and where it cannot fewer and larger reads are what makes bulk fast. So
+// few directions of a worker have a pipe or a large buffer that they hold no more than
+// 12 MiB: a pipe of 1 MiB counts against what its user may have (pipe(7),
+// pipe-user-pages-soft).
 const (
-	copyBuffer = 32 << 10
-	bulkBuffer = 512 << 10
-	bulkAfter  = 1 << 20
-	maxBulk    = 16
+	copyBuffer  = 32 << 10
+	bulkBuffer  = 512 << 10
+	bulkAfter   = 1 << 20
+	maxBulk     = 16
+	maxSplice   = 4
+	spliceChunk = 16 << 20 // bytes, until they count
 )
 
 var (
@@ -85,6 +88,14 @@ func (s *Server) copyAll(to, from net.Conn, early []byte, count, last *atomic.In
 	if done || err != nil {
 		return err
 	}
+	if to, from, ok := bothTCP(to, from); ok {
+		select {
+		case s.splices <- struct{}{}:
+			defer func() { <-s.splices }()
+			return splice(to, from, moved)
+		default:
+		}
+	}
 	select {
 	case s.bulk <- struct{}{}:
 		defer func() { <-s.bulk }()
@@ -125,6 +136,29 @@ func copyWith(buf []byte, most int64, to io.Writer, from io.Reader, moved func(i
 	return false, nil
 }
 
+// bothTCP are two connections that package net splices.
+func bothTCP(to, from net.Conn) (t, f *net.TCPConn, ok bool) {
+	if runtime.GOOS != "linux" {
+		return nil, nil, false
+	}
+	t, ok = to.(*net.TCPConn)
+	if ok {
+		f, ok = from.(*net.TCPConn)
+	}
+	return t, f, ok
+}
+
+// splice copies until the end. What moved counts late: see touched.
+func splice(to, from *net.TCPConn, moved func(int64)) error {
+	for {
+		n, err := to.ReadFrom(io.LimitReader(from, spliceChunk))
+		moved(n)
+		if err != nil || n < spliceChunk {
+			return err
+		}
+	}
+}
+
 // watchIdle closes both ends when nothing went either way for longer than idle.
 func (s *Server) watchIdle(idle time.Duration, last *atomic.Int64, conns ...net.Conn) (stop func()) {
 	ended := make(chan struct{})
@@ -139,7 +173,7 @@ func (s *Server) watchIdle(idle time.Duration, last *atomic.Int64, conns ...net.
 				return
 			case <-tick.C:
 			}
-			if time.Since(time.Unix(0, last.Load())) > idle {
+			if time.Since(time.Unix(0, last.Load())) > idle && !slices.ContainsFunc(conns, func(c net.Conn) bool { return touched(c) <= idle }) {
 				for _, c := range conns {
 					_ = c.Close()
 				}

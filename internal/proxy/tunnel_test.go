@@ -145,6 +145,35 @@ func TestIdle(t *testing.T) {
 	}
 }
 
+// TestSlowAfterBulk: what the kernel moves counts, long before it was so much that it
+// tells; on one direction and on both.
+func TestSlowAfterBulk(t *testing.T) {
+	const drops, pause = 30, 50 * time.Millisecond
+	at := peer(t, func(c *net.TCPConn) {
+		_, _ = c.Write(make([]byte, 2*bulkAfter))
+		for range drops {
+			time.Sleep(pause)
+			if _, err := c.Write([]byte("x")); err != nil {
+				return
+			}
+		}
+		_, _ = io.Copy(io.Discard, c)
+	})
+	r := start(t, Options{IdleTimeout: 500 * time.Millisecond}, []string{"127.0.0.1:*"})
+	for _, w := range ways {
+		_, from := w.open(r, t, at.String())
+		began := time.Now()
+		all, err := io.ReadAll(from)
+		if err != nil || len(all) != 2*bulkAfter+drops {
+			t.Errorf("%s: %d bytes, %v", w.name, len(all), err)
+		}
+		if took := time.Since(began); took < drops*pause {
+			t.Errorf("%s: it ended after %s", w.name, took)
+		}
+	}
+	eventually(t, "an idle tunnel stays", func() bool { return r.Stats().Active == 0 })
+}
+
 // TestBroken: an end that breaks off ends the tunnel.
 func TestBroken(t *testing.T) {
 	var once sync.Once
