@@ -35,6 +35,7 @@ type Host struct {
 // them: Linux 5.12.
 func (l Layout) Program(h Host) *sys.Program {
 	p := new(sys.Program)
+	p.Room(64 + 12*len(l.Entries))
 	p.Name("sbx-init")
 	p.Umask(0) // of this process alone: the worker may be another user
 	if h.UserNS {

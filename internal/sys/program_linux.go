@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -23,9 +24,23 @@ import (
 type Program struct {
 	calls []call
 	regs  []uintptr
-	steps []string
-	keep  []any // what the calls point to
+	steps []step
+	keep  []unsafe.Pointer // what the calls point to
+	texts []byte           // room for paths
 	err   error
+}
+
+// step is a name that is put together where it is asked for.
+type step struct {
+	format string
+	args   []any
+}
+
+func (s step) String() string { return fmt.Sprintf(s.format, s.args...) }
+
+// Room makes room for as many more calls.
+func (p *Program) Room(calls int) {
+	p.calls, p.regs = slices.Grow(p.calls, calls), slices.Grow(p.regs, calls)
 }
 
 // Ref is an argument: a number that is known, or the result of an earlier call.
@@ -70,7 +85,7 @@ const (
 
 // Step names the calls that follow, for errors.
 func (p *Program) Step(format string, args ...any) {
-	p.steps = append(p.steps, fmt.Sprintf(format, args...))
+	p.steps = append(p.steps, step{format, args})
 }
 
 // Err is the first thing that could not be said.
@@ -81,7 +96,7 @@ func (p *Program) Len() int { return len(p.calls) }
 
 func (p *Program) add(c call) {
 	if len(p.steps) == 0 {
-		p.steps = []string{"begin"}
+		p.steps = []step{{format: "begin"}}
 	}
 	c.step = uint32(len(p.steps) - 1)
 	p.calls = append(p.calls, c)
@@ -133,7 +148,7 @@ func (p *Program) arguments(c *call, args []any) {
 		case string:
 			c.args[i] = uintptr(unsafe.Pointer(p.text(a)))
 		case []byte:
-			p.keep = append(p.keep, a)
+			p.keep = append(p.keep, unsafe.Pointer(unsafe.SliceData(a)))
 			c.args[i] = uintptr(unsafe.Pointer(unsafe.SliceData(a)))
 		default:
 			p.fail(fmt.Errorf("an argument of type %T", a))
@@ -142,12 +157,16 @@ func (p *Program) arguments(c *call, args []any) {
 }
 
 func (p *Program) text(s string) *byte {
-	b, err := syscall.BytePtrFromString(s)
-	if err != nil {
-		p.fail(fmt.Errorf("%q: %w", s, err))
+	if strings.IndexByte(s, 0) >= 0 {
+		p.fail(fmt.Errorf("%q: %w", s, unix.EINVAL))
 		return nil
 	}
-	p.keep = append(p.keep, b)
+	if need := len(s) + 1; need > len(p.texts) {
+		p.texts = make([]byte, max(need, 4<<10))
+		p.keep = append(p.keep, unsafe.Pointer(unsafe.SliceData(p.texts)))
+	}
+	b := &p.texts[0]
+	p.texts = p.texts[copy(p.texts, s)+1:]
 	return b
 }
 
@@ -205,7 +224,7 @@ func (p *Program) Same(fd Ref, dev, ino uint64) {
 	got := make([]byte, unsafe.Sizeof(unix.Stat_t{}))
 	p.do(unix.SYS_FSTAT, fd, got)
 	want := words(dev, ino)
-	p.keep = append(p.keep, want)
+	p.keep = append(p.keep, unsafe.Pointer(unsafe.SliceData(want)))
 	p.add(call{kind: callSame, to: -1, a: (*[16]byte)(got), b: (*[16]byte)(want), errno: unix.ESTALE})
 }
 
@@ -216,7 +235,7 @@ func (p *Program) Unchanged(fd Ref, st unix.Stat_t) {
 	got := make([]byte, unsafe.Sizeof(unix.Stat_t{}))
 	p.do(unix.SYS_FSTAT, fd, got)
 	want := slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st)))
-	p.keep = append(p.keep, want)
+	p.keep = append(p.keep, unsafe.Pointer(unsafe.SliceData(want)))
 	for _, at := range []int{0, size} {
 		p.add(call{kind: callSame, to: -1, a: (*[16]byte)(got[at:]), b: (*[16]byte)(want[at:]), errno: unix.ESTALE})
 	}
@@ -307,7 +326,7 @@ func (p *Program) KillOthers(stranger int) {
 	p.Try(func() {
 		fd := p.do(unix.SYS_PIDFD_OPEN, stranger, 0)
 		poll := words(unix.POLLIN << 32) // struct pollfd: the descriptor, and the events (both architectures are little-endian)
-		p.keep = append(p.keep, poll)
+		p.keep = append(p.keep, unsafe.Pointer(unsafe.SliceData(poll)))
 		p.add(call{kind: callStore, to: -1, args: [6]uintptr{fd.n}, results: boolBit(fd.result), store: (*int32)(unsafe.Pointer(&poll[0]))})
 		p.do(unix.SYS_PPOLL, poll, 1, 0, 0)
 	})
@@ -357,7 +376,7 @@ func (p *Program) Pivot(root Ref) {
 func (p *Program) Rule(ruleset Ref, path Ref, rights uint64) {
 	attr := make([]byte, 12) // struct landlock_path_beneath_attr, packed
 	binary.NativeEndian.PutUint64(attr, rights)
-	p.keep = append(p.keep, attr)
+	p.keep = append(p.keep, unsafe.Pointer(unsafe.SliceData(attr)))
 	p.add(call{kind: callStore, to: -1, args: [6]uintptr{path.n}, results: boolBit(path.result), store: (*int32)(unsafe.Pointer(&attr[8]))})
 	const pathBeneath = 1
 	p.do(unix.SYS_LANDLOCK_ADD_RULE, ruleset, pathBeneath, attr, 0)
@@ -474,7 +493,7 @@ func (p *Program) Filter(prog []SockFilter, listener bool) Ref {
 		p.fail(fmt.Errorf("a seccomp filter of %d instructions", len(prog)))
 		return Ref{}
 	}
-	p.keep = append(p.keep, prog)
+	p.keep = append(p.keep, unsafe.Pointer(unsafe.SliceData(prog)))
 	flags := 0
 	if listener {
 		flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | waitKillable()
@@ -517,7 +536,7 @@ func (p *Program) Tell(fd Ref) { p.do(unix.SYS_WRITE, fd, []byte{0}, 1) }
 // Calls are the numbers and steps of the calls, for tests.
 func (p *Program) Calls() (list []string) {
 	for _, c := range p.calls {
-		list = append(list, fmt.Sprintf("%s: %d", p.steps[c.step], c.nr))
+		list = append(list, fmt.Sprintf("%v: %d", p.steps[c.step], c.nr))
 	}
 	return list
 }
@@ -535,7 +554,7 @@ func (f failed) error(p *Program) error {
 	}
 	name := "?"
 	if int(f.step) < len(p.steps) {
-		name = p.steps[f.step]
+		name = p.steps[f.step].String()
 	}
 	return &ProgramError{Step: name, Errno: syscall.Errno(f.errno)}
 }
