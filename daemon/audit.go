@@ -150,6 +150,7 @@ func (m *Monitor) stopTaking(err error) {
 	m.mu.Lock()
 	first := m.unaudited == nil
 	m.unaudited = err
+	m.tellChecks()
 	m.mu.Unlock()
 	if first {
 		m.log.Error("the audit log cannot be appended to; no launches are taken any more", "error", err)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -134,6 +135,13 @@ func TestAuditFails(t *testing.T) {
 	if r := touch("control"); !r.report.Ran {
 		t.Fatalf("%+v", r.failure)
 	}
+	health := func() *protocol.HealthResult {
+		c.say(&protocol.Health{ID: c.id()})
+		return until[*protocol.HealthResult](c)
+	}
+	if h := health(); h.Status != "ok" || !reflect.DeepEqual(h.Checks, []protocol.HealthCheck{{Name: "audit", OK: true}, {Name: "guard", OK: true}}) {
+		t.Errorf("the control's health: %+v", h)
+	}
 	id := c.launch(func(m *protocol.Launch) {
 		limited(m)
 		m.AllowGap, m.Stdio.Stdin = []string{"limits.memory"}, "stream"
@@ -147,6 +155,9 @@ func TestAuditFails(t *testing.T) {
 	}
 	if r := touch("refused"); r.failure == nil || r.failure.Code != protocol.Unaudited || r.failure.Hint == "" || r.report.Ran {
 		t.Errorf("%+v", r)
+	}
+	if h := health(); h.Status != "degraded" || len(h.Checks) != 2 || h.Checks[0].OK || h.Checks[0].Message == "" || h.Checks[0].Hint == "" || !h.Checks[1].OK {
+		t.Errorf("health: %+v", h)
 	}
 	if _, err := os.Stat(filepath.Join(c.ws, "control")); err != nil {
 		t.Errorf("the control: %v", err)

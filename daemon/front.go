@@ -40,7 +40,7 @@ func Front(o FrontOptions) error {
 	if err := l.Send(&link.Ready{Posture: posture}, nil); err != nil {
 		return err
 	}
-	h := &hall{o: o, link: l, began: time.Now(), sessions: map[link.Conn]*session{}, strangers: map[int64][]*session{}, asked: map[ask]protocol.WorkerInfo{}, workers: map[string]*worker{}, subscribers: map[*subscription]bool{}}
+	h := &hall{o: o, link: l, began: time.Now(), sessions: map[link.Conn]*session{}, strangers: map[int64][]*session{}, asked: map[ask]protocol.WorkerInfo{}, workers: map[string]*worker{}, subscribers: map[*subscription]bool{}, checks: map[string]*link.Check{}}
 	for {
 		m, payload, files, err := l.Receive()
 		if errors.Is(err, io.EOF) {
@@ -61,6 +61,7 @@ type hall struct {
 
 	mu          sync.Mutex
 	stopping    bool
+	checks      map[string]*link.Check
 	sessions    map[link.Conn]*session
 	strangers   map[int64][]*session        // that have not said hello, by user, the oldest first
 	asked       map[ask]protocol.WorkerInfo // launches that have not started
@@ -178,6 +179,10 @@ func (h *hall) hear(m link.Message, payload []byte, files []*os.File) {
 		})
 	case *link.Answer:
 		h.deliver(m.Conn, func(s *session) { s.answered(m, payload) })
+	case *link.Check:
+		h.mu.Lock()
+		h.checks[m.Name] = m
+		h.mu.Unlock()
 	case *link.Stopping:
 		h.mu.Lock()
 		h.stopping = true

@@ -37,8 +37,9 @@ func (m *Monitor) startGuard() (*guard.Guard, error) {
 
 func (m *Monitor) setGuarded(is bool) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.guarded = is
-	m.mu.Unlock()
+	m.tellChecks()
 }
 
 // keepGuard has a guard until ctx is done; g is the first. While there is none, no

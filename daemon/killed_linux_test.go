@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -247,12 +248,24 @@ func TestGuardIsStartedAgain(t *testing.T) {
 	needLandlock(t)
 	cmd, socket, state := startMortal(t, os.Geteuid())
 	first := guardsOf(t, cmd.Process.Pid)
+	c := dialDirectly(t, socket, filepath.Join(filepath.Dir(state), "ws"))
+	guarded := func() bool {
+		c.say(&protocol.Health{ID: c.id()})
+		h := until[*protocol.HealthResult](c)
+		ok := slices.ContainsFunc(h.Checks, func(c protocol.HealthCheck) bool { return c.Name == "guard" && c.OK })
+		if ok != (h.Status == "ok") {
+			t.Fatalf("%+v", h)
+		}
+		return ok
+	}
+	waitUntil(t, "health with a guard", guarded)
 	_ = unix.Kill(first[0], unix.SIGKILL)
+	waitUntil(t, "health without one", func() bool { return !guarded() })
 	waitUntil(t, "another guard", func() bool {
 		now := childrenOf(cmd.Process.Pid, GuardName)
 		return len(now) == 1 && now[0] != first[0]
 	})
-	c := dialDirectly(t, socket, filepath.Join(filepath.Dir(state), "ws"))
+	waitUntil(t, "health with another", guarded)
 	waitUntil(t, "a launch", func() bool {
 		r := c.run("true")
 		if r.failure != nil && r.failure.Code != protocol.Overloaded {

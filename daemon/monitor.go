@@ -443,6 +443,7 @@ func (m *Monitor) heard(f *front, msg link.Message, payload []byte, files []*os.
 	switch msg := msg.(type) {
 	case *link.Ready:
 		m.log.Info("the front is ready", "pid", f.cmd.Process.Pid, "posture", msg.Posture)
+		m.tellChecks()
 		m.ready.Broadcast()
 		m.begin.Do(func() { close(m.begun) })
 	case *link.Launch:
@@ -540,6 +541,28 @@ func (m *Monitor) answer(f *front, c link.Conn, ask uint64, err *protocol.Error,
 		a.Code, a.Message, a.Hint = string(err.Code), err.Message, err.Hint
 	}
 	m.tell(f, a, payload)
+}
+
+// tellChecks tells the front, which answers for the daemon's health, how what launches
+// depend on is. It is called under the lock.
+func (m *Monitor) tellChecks() {
+	if m.front == nil || !m.front.ledger.Ready() {
+		return
+	}
+	checks := []*link.Check{{Name: "guard", OK: m.guarded}}
+	if !m.guarded {
+		checks[0].Message, checks[0].Hint = errUnguarded.Message, "no launch begins until it is there; the daemon's log says why it ended"
+	}
+	if m.o.Audit != nil {
+		audit := &link.Check{Name: "audit", OK: m.unaudited == nil}
+		if !audit.OK {
+			audit.Message, audit.Hint = m.unaudited.Error(), "see to the disk of the audit log, and start the daemon again: until then no launch is taken"
+		}
+		checks = append(checks, audit)
+	}
+	for _, c := range checks {
+		m.tell(m.front, c, nil)
+	}
 }
 
 // tell says something to the front, and waits for nothing. One that does not listen

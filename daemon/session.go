@@ -3,8 +3,10 @@ package daemon
 import (
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -446,6 +448,13 @@ func (s *session) health(id int64) *protocol.HealthResult {
 	r := &protocol.HealthResult{ID: id, Status: "ok", Uptime: time.Since(h.began).Milliseconds()}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(h.checks)) {
+		c := h.checks[name]
+		if !c.OK {
+			r.Status = "degraded"
+		}
+		r.Checks = append(r.Checks, protocol.HealthCheck{Name: c.Name, OK: c.OK, Message: c.Message, Hint: c.Hint})
+	}
 	if h.stopping {
 		r.Status = "stopping"
 	}

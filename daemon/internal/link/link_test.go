@@ -56,6 +56,7 @@ var every = []struct {
 	{&Refused{1, 7, "ceiling", "no", "ask", "mode"}, "", 0},
 	{&Answer{1, 5, "not-found", "no", "look"}, "{}", 0},
 	{&Stopping{}, "", 0},
+	{&Check{"audit", false, "no", "look"}, "", 0},
 }
 
 func TestMessagesArrive(t *testing.T) {

@@ -120,6 +120,14 @@ type (
 	}
 	// Stopping tells that no launch is taken any more.
 	Stopping struct{}
+	// Check tells how something is that launches depend on, at first and whenever it
+	// changes.
+	Check struct {
+		Name    string `json:"name"`
+		OK      bool   `json:"ok"`
+		Message string `json:"message"`
+		Hint    string `json:"hint"`
+	}
 )
 
 type kind uint8
@@ -140,8 +148,9 @@ const (
 	kindStopping
 	kindPlanned
 	kindPolicy
+	kindCheck
 
-	lastKind = kindPolicy
+	lastKind = kindCheck
 )
 
 func (*Ready) kind() kind    { return kindReady }
@@ -159,6 +168,7 @@ func (*Answer) kind() kind   { return kindAnswer }
 func (*Stopping) kind() kind { return kindStopping }
 func (*Planned) kind() kind  { return kindPlanned }
 func (*Policy) kind() kind   { return kindPolicy }
+func (*Check) kind() kind    { return kindCheck }
 
 // shape is what a message of a kind may bring.
 type shape struct {
@@ -208,6 +218,8 @@ func toFront(k kind) (shape, bool) {
 		return shape{func() Message { return &Planned{} }, maxReport, 0}, true
 	case kindStopping:
 		return shape{func() Message { return &Stopping{} }, 0, 0}, true
+	case kindCheck:
+		return shape{func() Message { return &Check{} }, 0, 0}, true
 	}
 	return shape{}, false
 }
