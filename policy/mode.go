@@ -74,7 +74,8 @@ type Net uint8
 
 // The rungs of the ladder.
 const (
-	// NetNone: no network of any kind.
+	// NetNone: no network. A backend that gives a network namespace may leave its
+	// worker a loopback device of its own there, which leads to nobody else.
 	NetNone Net = iota + 1
 	// NetLoopback: a network namespace of its own with lo up.
 	NetLoopback

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"sandboxd/backend"
+	"sandboxd/internal/seccomp"
 	"sandboxd/policy"
 )
 
@@ -33,12 +34,16 @@ func (p *Plan) native(states map[policy.Effect]backend.State) {
 	by(policy.ProcSignal, "PID namespace")
 	by(policy.ProcTrace, "PID namespace")
 	if p.policy.Net() != policy.NetHost {
-		for _, e := range []policy.Effect{policy.NetTCPConnect, policy.NetTCPBind, policy.NetUDP} {
+		for _, e := range []policy.Effect{policy.NetTCPConnect, policy.NetTCPBind, policy.NetUDP, policy.NetRaw} {
+			if p.Filter.Net != seccomp.NetNone { // it refuses other families only
+				states[e] = enforced()
+			}
 			also(e, "network namespace")
-			if p.policy.Net() == policy.NetProxy {
+			if p.policy.Net() == policy.NetProxy && e != policy.NetRaw {
 				also(e, "proxy")
 			}
 		}
+		also(policy.NetOther, "network namespace")
 		by(policy.NetUnixAbstract, "network namespace")
 	}
 }

@@ -80,7 +80,7 @@ func (st *staged) programs(pr *prepared, b *berth, dir, terminal *os.File) error
 	st.Idle = rootfs.Idle(int(st.ours.Fd()), b.held.Places, idleCaps(userNS)...)
 
 	e := new(sys.Program)
-	if n := p.policy.Net(); n == policy.NetLoopback || n == policy.NetProxy {
+	if p.policy.Net() != policy.NetHost {
 		e.Step("bringing up the loopback device")
 		e.LoopbackUp()
 	}

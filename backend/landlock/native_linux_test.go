@@ -36,7 +36,11 @@ func TestConformanceNative(t *testing.T) {
 		"create in /tmp": "its own /tmp", "create in /dev/shm": "its own /dev/shm",
 		"create beside the workspace": "its own /tmp, in which the workspace lies here", "list the parent of the workspace": "its own /tmp",
 	}
-	instead := map[string]string{"EACCES": "ENOENT|EROFS|EXDEV|ESRCH", "EPERM": "ESRCH|ENOENT|ECONNREFUSED", "ELOOP": "ENOENT", "EXDEV": "ENOENT"}
+	for _, name := range []string{"tcp bind", "tcp bind v6", "tcp listen", "tcp listen without bind", "udp connect and send", "udp connect and send v6", "udp sendto", "udp sendto v6",
+		"udp sendmsg", "udp sendmmsg", "udp bind", "udp-lite socket"} {
+		own[name] = "its own network"
+	}
+	instead := map[string]string{"EACCES": "ENOENT|EROFS|EXDEV|ESRCH|ECONNREFUSED|EINPROGRESS|EPROTONOSUPPORT|ESOCKTNOSUPPORT|EPERM", "EPERM": "ESRCH|ENOENT|ECONNREFUSED", "ELOOP": "ENOENT", "EXDEV": "ENOENT"}
 	backendtest.Run(t, backendtest.Target{Backend: b, Errno: errnos, Skip: skip, Instead: instead, Own: own})
 }
 
@@ -165,8 +169,14 @@ s = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5)
 s.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"); print(s.recv(999).decode()[-5:].strip())' `
 
 // TestNativeLoopback: servers and clients of the worker's find each other, in both
-// families, and nobody else's.
+// families, and nobody else's; also where no network was asked for.
 func TestNativeLoopback(t *testing.T) {
+	for _, n := range []policy.Net{policy.NetNone, policy.NetLoopback} {
+		t.Run(n.String(), func(t *testing.T) { testNativeLoopback(t, n) })
+	}
+}
+
+func testNativeLoopback(t *testing.T, n policy.Net) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("needs python3")
 	}
@@ -175,7 +185,7 @@ func TestNativeLoopback(t *testing.T) {
 	if out, err := exec.Command("sh", "-c", dial+strconv.Itoa(port)).Output(); err != nil || string(out) != "host\n" || came() != 1 {
 		t.Fatalf("the control: %q, %v", out, err)
 	}
-	out, res := runIn(t, nativeIn(t, ws, policy.NetLoopback), ws, "sh", "-c", `python3 -c 'import socket
+	out, res := runIn(t, nativeIn(t, ws, n), ws, "sh", "-c", `python3 -c 'import socket
 for family, at in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
 	s = socket.socket(family); s.bind((at, 0)); s.listen()
 	c = socket.create_connection(s.getsockname()[:2]); d, _ = s.accept(); c.sendall(b"tcp"); print(d.recv(9).decode())
@@ -184,7 +194,7 @@ for family, at in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
 	if !strings.HasPrefix(out, "tcp\nudp\ntcp\nudp\n") || !strings.Contains(out, "Connection refused") || !strings.Contains(out, "Network is unreachable") || came() != 1 {
 		t.Errorf("%s, %d came, %+v", out, came(), res.Outcome)
 	}
-	for _, e := range []policy.Effect{policy.NetTCPConnect, policy.NetUDP, policy.NetUnixAbstract} {
+	for _, e := range []policy.Effect{policy.NetTCPConnect, policy.NetTCPBind, policy.NetUDP, policy.NetRaw, policy.NetOther, policy.NetUnixAbstract} {
 		if s := res.Enforcement.State(e); s.Status != backend.Enforced || !slices.Contains(s.By, "network namespace") {
 			t.Errorf("%s: %+v", e, s)
 		}
@@ -268,6 +278,9 @@ func TestNativeWithoutListener(t *testing.T) {
 	out, res := runIn(t, prepared, ws, "sh", "-c", "echo x >/dev/shm/x && cat /dev/shm/x; echo y >$TMPDIR/y && cat /tmp/y; echo z >z")
 	if out != "x\ny\n" || res.Outcome.ExitStatus() != 0 || len(res.Warnings) > 0 {
 		t.Errorf("%q, %+v, %q", out, res.Outcome, res.Warnings)
+	}
+	if s := res.Enforcement.State(policy.NetUnixPath); s.Status != backend.Enforced {
+		t.Errorf("host sockets: %+v", s)
 	}
 }
 

@@ -129,7 +129,7 @@ func Compile(p policy.Policy, f Facts) (*Plan, error) {
 		Filter:    filterFor(p, f),
 		policy:    p,
 	}
-	if p.Net() == policy.NetNone {
+	if plan.Filter.Net == seccomp.NetNone {
 		plan.HandledNet = h.Net
 	}
 	// TSYNC is not used: confining one thread is the launch's whole design.
@@ -154,7 +154,10 @@ func Compile(p policy.Policy, f Facts) (*Plan, error) {
 // filterFor picks the seccomp filter that closes what this Landlock cannot.
 func filterFor(p policy.Policy, f Facts) seccomp.Variant {
 	v := seccomp.Variant{Net: seccomp.NetNone, Unix: seccomp.UnixKernel, Truncate: f.ABI < 3, Shm: f.Notify}
-	if p.Net() != policy.NetNone {
+	// In a network namespace of its own there is nobody but the worker, and programs
+	// that talk to themselves need a loopback device whatever they were told. Where
+	// nobody judges unix sockets, the filter is the one that closes these, too.
+	if p.Net() != policy.NetNone || f.Namespaces && (f.Notify || f.ABI >= 9) {
 		v.Net = seccomp.NetHost
 	}
 	switch {

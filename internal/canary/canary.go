@@ -264,8 +264,12 @@ func (f *fixture) check(a attempt, lacks, self string, prepared backend.Prepared
 		return c
 	}
 	c.Got, c.Detail = f.inside(a, self, prepared)
-	if a.want == "refused" && a.touched != nil && a.touched() {
+	silent := a.op == "udp" && c.Got == "allowed" // a datagram is sent, whoever is there
+	switch {
+	case a.want == "refused" && a.touched != nil && a.touched():
 		c.Got, c.Detail = "allowed", "it had its effect"
+	case silent:
+		c.Got, c.Detail = "refused", "what was sent reached nobody"
 	}
 	c.OK = c.Got == a.want
 	if c.OK && lacks != "" {
@@ -275,6 +279,8 @@ func (f *fixture) check(a attempt, lacks, self string, prepared backend.Prepared
 	if c.OK && a.want == "refused" {
 		if got, detail := f.outsideControl(a, self); got != "allowed" {
 			c.OK, c.Detail = false, "the control outside the sandbox failed too, so this proves nothing: "+detail
+		} else if silent && !a.touched() {
+			c.OK, c.Detail = false, "the control outside the sandbox reached nobody either, so this proves nothing"
 		}
 	}
 	return c
