@@ -1,10 +1,8 @@
 package backend
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"sandboxd/dialect"
@@ -127,13 +125,7 @@ func Describe(b Backend) Capability {
 	if !c.Usable {
 		return c
 	}
-	p, err := policy.New(policy.Spec{
-		Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/workspace", Cwd: "/workspace",
-		Grants: []policy.Grant{{Path: "/dev/pts", Kind: policy.Tree, Access: policy.Read | policy.Write, Reason: "the presets grant it"}},
-	})
-	if err != nil {
-		return c
-	}
+	p := Usual()
 	plan, err := b.Plan(p)
 	if err != nil {
 		c.Usable, c.Reason = false, err.Error()
@@ -154,74 +146,4 @@ func (e *RefusalError) Error() string { return e.Reason }
 // Refuse makes a refusal.
 func Refuse(hint, format string, args ...any) error {
 	return &RefusalError{Reason: fmt.Sprintf(format, args...), Hint: hint}
-}
-
-// Choice is the backend that [Select] took, with its plan.
-type Choice struct {
-	Backend Backend
-	Plan    Plan
-	// Passed says why each earlier candidate was not taken.
-	Passed []string
-}
-
-// Select takes the first of the backends, in the caller's order of preference,
-// that is usable and holds what the policy needs. It never falls back to less:
-// when none holds it, the error is a *RefusalError that names each loss.
-func Select(p policy.Policy, candidates []Backend) (Choice, error) {
-	if !p.Valid() || !p.Mode().Confined() {
-		return Choice{}, errors.New("selecting a backend for a policy that is not confined")
-	}
-	var passed []string
-	var hints []string
-	for _, b := range candidates {
-		c := b.Probe()
-		if !c.Usable {
-			passed = append(passed, fmt.Sprintf("%s: %s", b.Name(), c.Reason))
-			hints = appendNew(hints, c.Fix)
-			continue
-		}
-		plan, err := b.Plan(p)
-		if err != nil {
-			passed = append(passed, fmt.Sprintf("%s: %v", b.Name(), err))
-			var refusal *RefusalError
-			if errors.As(err, &refusal) {
-				hints = appendNew(hints, refusal.Hint)
-			}
-			continue
-		}
-		if missing := plan.Enforcement().Missing(p); missing != 0 {
-			passed = append(passed, fmt.Sprintf("%s does not enforce %s (%s)", b.Name(), missing,
-				strings.Join(plan.Enforcement().Gaps(missing), "; ")))
-			hints = appendNew(hints, missingHint(p, missing))
-			continue
-		}
-		return Choice{b, plan, passed}, nil
-	}
-	if len(candidates) == 0 {
-		passed = append(passed, "this system has none")
-	}
-	return Choice{}, &RefusalError{
-		Reason: "no backend can run this: " + strings.Join(passed, "; "),
-		Hint:   strings.Join(hints, "; or "),
-	}
-}
-
-// missingHint names the flag for the loss, where a flag may accept it.
-func missingHint(p policy.Policy, missing policy.EffectSet) string {
-	if asked := missing & p.Spec().Require; asked != 0 || p.Spec().RequireFull {
-		return fmt.Sprintf("drop --require for %s, or run on a host that enforces it (see `sbx features`)", missing)
-	}
-	return fmt.Sprintf("accept the loss by name with --allow-gap %s, or run on a host that enforces it (see `sbx features`)", missing)
-}
-
-func appendNew(list []string, s string) []string {
-	for _, have := range list {
-		if have == s {
-			return list
-		}
-	}
-	if s == "" {
-		return list
-	}
-	return append(list, s)
 }

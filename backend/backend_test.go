@@ -1,46 +1,10 @@
 package backend
 
 import (
-	"errors"
-	"strings"
 	"testing"
 
 	"sandboxd/policy"
 )
-
-// fake is a backend that holds all effects but the lost ones.
-type fake struct {
-	name   string
-	usable bool
-	lost   policy.EffectSet
-	plan   error
-}
-
-func (f fake) Name() string { return f.name }
-func (f fake) Probe() Capability {
-	return Capability{Backend: f.name, Usable: f.usable, Reason: "not here", Fix: "install " + f.name}
-}
-
-func (f fake) Plan(p policy.Policy) (Plan, error) {
-	if f.plan != nil {
-		return nil, f.plan
-	}
-	states := map[policy.Effect]State{}
-	for _, e := range policy.Effects() {
-		states[e] = State{Status: Enforced, By: []string{f.name}}
-		if f.lost.Has(e) {
-			states[e] = State{Status: Unenforced, Gaps: []string{"a gap"}}
-		}
-	}
-	e, err := NewEnforcement(states)
-	return fakePlan{e}, err
-}
-
-type fakePlan struct{ e Enforcement }
-
-func (p fakePlan) Enforcement() Enforcement   { return p.e }
-func (p fakePlan) Describe() any              { return nil }
-func (p fakePlan) Prepare() (Prepared, error) { return nil, errors.New("not in this test") }
 
 func testPolicy(t *testing.T, change func(*policy.Spec)) policy.Policy {
 	t.Helper()
@@ -53,60 +17,6 @@ func testPolicy(t *testing.T, change func(*policy.Spec)) policy.Policy {
 		t.Fatal(err)
 	}
 	return p
-}
-
-func TestSelect(t *testing.T) {
-	full := fake{name: "full", usable: true}
-	gone := fake{name: "gone"}
-	noUDP := fake{name: "noudp", usable: true, lost: policy.SetOf(policy.NetUDP)}
-	noMeta := fake{name: "nometa", usable: true, lost: policy.SetOf(policy.FSMetadata)}
-	cannot := fake{name: "cannot", usable: true, plan: Refuse("grant less", "it cannot be said")}
-	for _, tt := range []struct {
-		name       string
-		change     func(*policy.Spec)
-		candidates []Backend
-		want       string
-		// words that the refusal, reason and hint, must hold
-		words string
-	}{
-		{"the first that holds", nil, []Backend{gone, noUDP, full}, "full", ""},
-		{"what is no promise may be missing", nil, []Backend{noMeta, full}, "nometa", ""},
-		{"required", func(s *policy.Spec) { s.Require = policy.SetOf(policy.FSMetadata) }, []Backend{noMeta, full}, "full", ""},
-		{"full required", func(s *policy.Spec) { s.RequireFull = true }, []Backend{noMeta}, "", "fs.metadata --require"},
-		{"a promise is lost", nil, []Backend{noUDP}, "", "net.udp --allow-gap"},
-		{"a named loss", func(s *policy.Spec) { s.AllowGap = policy.SetOf(policy.NetUDP) }, []Backend{noUDP}, "noudp", ""},
-		{"another loss is not the named one", func(s *policy.Spec) { s.AllowGap = policy.SetOf(policy.NetTCPBind) }, []Backend{noUDP}, "", "net.udp"},
-		{"none usable", nil, []Backend{gone}, "", "not install gone"},
-		{"none at all", nil, nil, "", "none"},
-		{"cannot be expressed", nil, []Backend{cannot}, "", "cannot grant less"},
-		{"an unset status", nil, []Backend{fake{name: "x", usable: true, plan: errors.New("no status")}}, "", "no status"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c, err := Select(testPolicy(t, tt.change), tt.candidates)
-			if tt.want != "" {
-				if err != nil || c.Backend.Name() != tt.want {
-					t.Fatalf("got %v, %v", c.Backend, err)
-				}
-				return
-			}
-			var refusal *RefusalError
-			if !errors.As(err, &refusal) {
-				t.Fatalf("not refused: %v, %v", c, err)
-			}
-			for _, w := range strings.Fields(tt.words) {
-				if !strings.Contains(refusal.Reason+" "+refusal.Hint, w) {
-					t.Errorf("%q does not name %q", refusal.Reason+" / "+refusal.Hint, w)
-				}
-			}
-		})
-	}
-	p := testPolicy(t, func(s *policy.Spec) { s.Mode = policy.FullAccess })
-	if _, err := Select(p, []Backend{full}); err == nil {
-		t.Error("a backend was chosen for no sandbox")
-	}
-	if _, err := Select(policy.Policy{}, []Backend{full}); err == nil {
-		t.Error("a backend was chosen for the zero policy")
-	}
 }
 
 func TestEnforcementMustBeComplete(t *testing.T) {

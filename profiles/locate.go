@@ -205,6 +205,10 @@ var (
 	errTooBig     = errors.New("is bigger than 256 KiB") // that is maxFile
 )
 
+// placeholder is the mode of a directory that stands for a missing file while a worker
+// around this process must not make one: see docs/protected.md.
+const placeholder = 0o1555
+
 // readRegular reads a regular file of no more than maxFile.
 func readRegular(file string, extraFlags int) ([]byte, error) {
 	return readBounded(file, extraFlags, maxFile)
@@ -222,6 +226,9 @@ func readBounded(file string, extraFlags, most int) ([]byte, error) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(fd, &st); err != nil {
 		return nil, &os.PathError{Op: "stat", Path: file, Err: err}
+	}
+	if st.Mode == syscall.S_IFDIR|placeholder {
+		return nil, &os.PathError{Op: "open", Path: file, Err: syscall.ENOENT}
 	}
 	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return nil, errNotRegular

@@ -437,10 +437,10 @@ func (b *Backend) Prewarm(groups func() *cgroup.Host, watch bool) {
 	}()
 }
 
-// Watches tells whether a watchdog can end a tree, for which Landlock has to scope
-// signals, and is needed: the first process of a PID namespace ends all in it once
-// this process is gone.
-func (b *Backend) Watches() bool { return b.facts.ABI >= 6 && !b.facts.Namespaces }
+// Watches tells whether a worker's tree is ended even if this process is killed: by a
+// watchdog, for which Landlock has to scope signals; or by the first process of its PID
+// namespace, which ends once this process is gone.
+func (b *Backend) Watches() bool { return b.facts.ABI >= 6 || b.facts.Namespaces }
 
 // Discard lets go of what [Backend.Prewarm] made, if no launch has taken it.
 func (b *Backend) Discard() {

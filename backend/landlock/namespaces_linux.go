@@ -59,6 +59,7 @@ const (
 	stepUserNS  = "the user namespace"
 	stepPrivate = "mounts that nobody else takes part in"
 	stepProc    = "proc"
+	stepRoot    = "another root"
 	stepTried   = "all of it"
 )
 
@@ -78,6 +79,11 @@ func tryNamespaces() error {
 	p.Restrain(p.NewMount("tmpfs"), unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID)
 	p.Step(stepProc)
 	p.NewMount("proc")
+	p.Step(stepRoot)
+	p.Mount("sbx", os.TempDir(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=755,size=4k")
+	root := p.Open(sys.AtCwd, os.TempDir(), unix.O_PATH|unix.O_DIRECTORY)
+	p.Pivot(root)
+	p.Close(root)
 	st.Init, st.Idle = p, new(sys.Program)
 	st.Enter = new(sys.Program)
 	st.Enter.Step(stepTried)
@@ -111,6 +117,8 @@ func namespaceHint(err error) string {
 	case strings.HasPrefix(at.Step, stepProc+" ") || at.Step == stepProc:
 		// mount_too_revealing: a new /proc would show what is masked in this one.
 		return "unmask /proc in the container around this process (docker run --security-opt systempaths=unconfined), or use --backend landlock"
+	case at.Step == stepRoot && at.Errno == unix.EINVAL:
+		return "mount a file system and switch_root(8) to it, for the kernel's first one cannot be exchanged (pivot_root(2)); or use --backend landlock"
 	case at.Errno == unix.ENOSPC || at.Errno == unix.EUSERS:
 		return "raise the limits of namespaces: sysctl user.max_user_namespaces user.max_net_namespaces (user_namespaces(7))"
 	case at.Errno == unix.ENOSYS:
@@ -129,14 +137,36 @@ func (b *Backend) withNamespaces(try bool) {
 		return // its reason stands
 	}
 	fault := namespacesForbidden("/", os.Geteuid() != 0)
-	if fault == nil && try {
-		if err := tryNamespaces(); err != nil {
-			fault = &namespaceFault{fmt.Sprintf("namespaces cannot be made: %v", err), namespaceHint(err)}
-		}
+	// Who is in a sandbox or a container already may most often make none.
+	if fault == nil && (try || sys.FilterActive() || onFirstRoot()) {
+		fault = triedNamespaces()
 	}
 	if fault != nil {
 		b.unusable = fault
 	}
+}
+
+func triedNamespaces() *namespaceFault {
+	if err := tryNamespaces(); err != nil {
+		return &namespaceFault{fmt.Sprintf("namespaces cannot be made: %v", err), namespaceHint(err)}
+	}
+	return nil
+}
+
+// onFirstRoot tells whether "/" may be the file system that the kernel starts with,
+// which pivot_root(2) does not exchange. It is one in memory.
+func onFirstRoot() bool {
+	var at unix.Statfs_t
+	return unix.Statfs("/", &at) == nil && (at.Type == unix.RAMFS_MAGIC || at.Type == unix.TMPFS_MAGIC)
+}
+
+// refuted tells whether a start failed for what this system refuses to every worker,
+// and not for what was asked for: it tries again without that.
+func (b *Backend) refuted(se *backend.SetupError) *namespaceFault {
+	if !b.facts.Namespaces || se.Step != "namespaces" {
+		return nil
+	}
+	return triedNamespaces()
 }
 
 // explainNamespaces adds what helps to an error of a launch.

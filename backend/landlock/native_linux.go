@@ -39,6 +39,15 @@ func (pr *prepared) makeStage(b *berth, dir, terminal *os.File) (*staged, error)
 	return st, nil
 }
 
+// stepFilter is the stage's last step.
+const stepFilter = "seccomp"
+
+// filterFailed tells whether a stage could not have its filter.
+func filterFailed(err error) bool {
+	var at *sys.ProgramError
+	return errors.As(err, &at) && at.Step == stepFilter
+}
+
 func (st *staged) discard() error {
 	_ = st.ours.Close()
 	return st.alive.Close()
@@ -89,14 +98,17 @@ func (st *staged) programs(pr *prepared, b *berth, dir, terminal *os.File) error
 		e.Step("asking for sockets")
 		st.diag = e.AskSockets()
 	}
-	// 13: the directory is what the policy says, and the same as was looked at.
+	// 13: the directory is what the policy says, and the same as was looked at; or an
+	// empty one in its place, where nothing of it is granted.
 	e.Step("the working directory %q", p.policy.Cwd())
 	var at unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &at); err != nil {
 		return fmt.Errorf("the working directory: %w", err)
 	}
 	cwd := e.Open(sys.AtCwd, p.policy.Cwd(), unix.O_PATH|unix.O_DIRECTORY)
-	e.Same(cwd, at.Dev, at.Ino)
+	if tree.Shows(p.policy.Cwd()) {
+		e.Same(cwd, at.Dev, at.Ino)
+	}
 	e.Chdir(cwd)
 	e.Close(cwd)
 	// 7 and 8.
@@ -117,7 +129,7 @@ func (st *staged) programs(pr *prepared, b *berth, dir, terminal *os.File) error
 		e.Step("landlock: the domain was accepted, but \"/\" can still be listed")
 		e.Refused("/")
 	}
-	e.Step("seccomp")
+	e.Step(stepFilter)
 	st.listener = e.Filter(pr.filterWith(b.thread.Token()), p.Supervise)
 	st.Enter = e
 	return errors.Join(st.Init.Err(), st.Idle.Err(), e.Err())

@@ -269,3 +269,48 @@ func TestTerminalsByGrant(t *testing.T) {
 		}
 	}
 }
+
+// TestBestIsNotExceeded: no plan for any kernel enforces more than a backend says of
+// itself that it could at best, and on the best kernel it does.
+func TestBestIsNotExceeded(t *testing.T) {
+	limits := policy.SetOf(policy.LimitsMemory, policy.LimitsPids, policy.LimitsCPU, policy.LimitsDisk, policy.LimitsTime)
+	for _, namespaces := range []bool{false, true} {
+		for _, mode := range []policy.Mode{policy.ReadOnly, policy.WorkspaceWrite} {
+			for _, network := range []policy.Net{policy.NetNone, policy.NetLoopback, policy.NetProxy, policy.NetHost} {
+				for variant := range 8 {
+					p := planPolicy(t, func(s *policy.Spec) {
+						s.Mode, s.Net, s.ExecOnly = mode, network, variant&1 != 0
+						if mode == policy.ReadOnly {
+							s.Grants = slices.DeleteFunc(s.Grants, func(g policy.Grant) bool { return g.Path == "/w" })
+						}
+						if variant&2 != 0 {
+							s.Guarded = []policy.Guarded{{Path: "/w/.vscode", Guard: policy.GuardMissing}}
+						}
+						if variant&4 != 0 {
+							s.Unguarded = []string{"a gap"}
+						}
+						s.Grants = slices.DeleteFunc(s.Grants, func(g policy.Grant) bool { return g.Path == "/dev/pts" })
+					})
+					reached := policy.EffectSet(0)
+					best := New(Options{Facts: &Facts{ABI: MaxABI, Namespaces: namespaces}}).Best(p)
+					for abi := 1; abi <= MaxABI; abi++ {
+						for _, notify := range []bool{false, true} {
+							plan, err := Compile(p, Facts{ABI: abi, Errata: -1, Notify: notify, Arch: "amd64", Namespaces: namespaces, RootLinks: []policy.Link{}})
+							if err != nil {
+								continue
+							}
+							held := plan.Enforcement().Held() & p.Requested()
+							if more := held.Minus(best); more != 0 {
+								t.Fatalf("namespaces %t, %s, %s, variant %d, ABI %d: %s is enforced as well", namespaces, mode, network, variant, abi, more)
+							}
+							reached |= held
+						}
+					}
+					if less := best.Minus(reached).Minus(limits); less != 0 {
+						t.Errorf("namespaces %t, %s, %s, variant %d: %s is never enforced", namespaces, mode, network, variant, less)
+					}
+				}
+			}
+		}
+	}
+}

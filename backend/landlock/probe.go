@@ -108,13 +108,22 @@ func (b *Backend) Begins() bool { return true }
 func (b *Backend) Facts() Facts { return b.facts }
 
 // Replan returns a backend whose plans avoid the cause of a failed start, where
-// there is one: a listener that another filter of this tree holds already.
+// there is one: a listener that another filter of this tree holds already. Where this
+// system turns out to refuse namespaces altogether it is one that says so of itself.
 func (b *Backend) Replan(err error) (backend.Backend, bool) {
 	var se *backend.SetupError
-	if !b.facts.Notify || !errors.As(err, &se) || se.Step != "seccomp" || !errors.Is(err, syscall.EBUSY) {
+	if !errors.As(err, &se) {
 		return nil, false
 	}
-	return b.WithoutNotify("this process already runs under a seccomp notification listener, and the kernel allows one"), true
+	if b.facts.Notify && errors.Is(err, syscall.EBUSY) && (se.Step == "seccomp" || b.facts.Namespaces && filterFailed(err)) {
+		return b.WithoutNotify("this process already runs under a seccomp notification listener, and the kernel allows one"), true
+	}
+	if fault := b.refuted(se); fault != nil {
+		c := *b
+		c.unusable = fault
+		return &c, true
+	}
+	return nil, false
 }
 
 // WithoutNotify returns a copy that plans without a notification listener, for

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 
@@ -11,13 +12,14 @@ import (
 	"sandboxd/profiles"
 )
 
-// known are the backends of this build, in the order in which auto tries them.
+// known are the backends of this build. try has one make sure that it can be used,
+// which may cost as much as a launch; without it the launch tells.
 var known = []struct {
 	name string
-	make func() backend.Backend
+	make func(try bool) backend.Backend
 }{
-	{landlock.Name, func() backend.Backend { return landlock.New(landlock.Options{}) }},
-	{landlock.NativeName, func() backend.Backend { return landlock.New(landlock.Options{Namespaces: true}) }},
+	{landlock.Name, func(bool) backend.Backend { return landlock.New(landlock.Options{}) }},
+	{landlock.NativeName, func(try bool) backend.Backend { return landlock.New(landlock.Options{Namespaces: true, Try: try}) }},
 }
 
 func backendNames() []string {
@@ -30,17 +32,28 @@ func backendNames() []string {
 
 // chooseBackends returns the candidates for a --backend word. A named backend
 // is the only candidate: it is never silently replaced by another.
-func chooseBackends(word string) ([]backend.Backend, error) {
+func chooseBackends(word string, try bool) ([]backend.Backend, error) {
 	var list []backend.Backend
 	for _, k := range known {
 		if word == "auto" || word == k.name {
-			list = append(list, k.make())
+			list = append(list, k.make(try))
 		}
 	}
 	if len(list) == 0 {
 		return nil, refuse("choose auto or one of "+strings.Join(backendNames(), ", "), "unknown backend %q", word)
 	}
 	return list, nil
+}
+
+// likely is the candidate that an ordinary policy gets on this host, or nil.
+func likely(candidates []backend.Backend) warmer {
+	for _, b := range backend.Order(backend.Usual(), candidates) {
+		if b.Probe().Usable {
+			w, _ := b.(warmer)
+			return w
+		}
+	}
+	return nil
 }
 
 // prewarm begins with what does not depend on the policy, while the policy is
@@ -56,7 +69,7 @@ func prewarm(candidates []backend.Backend, known *cgroup.Host) (groups func() *c
 		return &h
 	})
 	go groups()
-	if w, ok := candidates[0].(warmer); ok && candidates[0].Probe().Usable {
+	if w := likely(candidates); w != nil {
 		w.Prewarm(groups, keeper == nil)
 	}
 	return groups
@@ -65,21 +78,24 @@ func prewarm(candidates []backend.Backend, known *cgroup.Host) (groups func() *c
 // warmer is a backend that can begin before the policy is known.
 type warmer interface {
 	Prewarm(groups func() *cgroup.Host, watch bool)
-	Watches() bool
 	Discard()
 }
 
-// watches tells whether the likely backend ends a worker's tree if this process
-// is killed.
+// watches tells whether each backend that may be chosen ends a worker's tree if this
+// process is killed.
 func watches(candidates []backend.Backend) bool {
-	w, ok := candidates[0].(warmer)
-	return ok && w.Watches()
+	return !slices.ContainsFunc(candidates, func(b backend.Backend) bool {
+		w, ok := b.(interface{ Watches() bool })
+		return (!ok || !w.Watches()) && b.Probe().Usable
+	})
 }
 
 // discard undoes prewarm for the backends.
 func discard(candidates []backend.Backend) {
-	if w, ok := candidates[0].(warmer); ok {
-		w.Discard()
+	for _, b := range candidates {
+		if w, ok := b.(warmer); ok {
+			w.Discard()
+		}
 	}
 }
 

@@ -147,6 +147,7 @@ func TestSilentDaemon(t *testing.T) {
 var notByDaemon = map[string]string{
 	"audit":      "it runs nothing",
 	"native":     "a daemon has no such backend yet",
+	"selection":  "what is explained is a launch of sbx itself",
 	"leftovers":  "it looks into sbx's TMPDIR; a daemon has its own",
 	"nolandlock": "it fakes sbx's kernel; a daemon has its own",
 	"tty":        "the end of its input is a key there, once (docs/protocol.md): see TestTerminalByDaemon",
@@ -176,8 +177,11 @@ func TestScriptsByDaemon(t *testing.T) {
 	}
 	conditions := p.Condition
 	p.Condition = func(cond string) (bool, error) {
-		if cond == "daemon" {
+		switch cond {
+		case "daemon":
 			return true, nil
+		case "native":
+			return false, nil
 		}
 		return conditions(cond)
 	}

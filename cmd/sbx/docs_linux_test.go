@@ -343,25 +343,30 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestReadmeShowsTheReport: the effects in README.md's example are what a run
-// on such a host prints today.
+// TestReadmeShowsTheReport: the effects in README.md's examples are what a run on such
+// a host prints today, with namespaces and without.
 func TestReadmeShowsTheReport(t *testing.T) {
 	text := readDoc(t, "README.md")
-	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/w", Cwd: "/w", Grants: terminals})
+	p, err := policy.New(policy.Spec{
+		Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/w", Cwd: "/w", Grants: terminals,
+		Guarded: []policy.Guarded{{Path: "/w/.vscode", Guard: policy.GuardMissing}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := landlock.Compile(p, landlock.Facts{ABI: 7, Errata: 7, Notify: true, Arch: "amd64"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	report.WriteEffects(&b, plan.Enforcement().Map())
-	var want strings.Builder
-	for line := range strings.Lines(b.String()) {
-		want.WriteString("sbx: " + line)
-	}
-	if !strings.Contains(text, want.String()) {
-		t.Errorf("README.md does not show:\n%s", want.String())
+	for _, namespaces := range []bool{false, true} {
+		plan, err := landlock.Compile(p, landlock.Facts{ABI: 7, Errata: 7, Notify: true, Arch: "amd64", Namespaces: namespaces})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		report.WriteEffects(&b, plan.Enforcement().Map())
+		var want strings.Builder
+		for line := range strings.Lines(b.String()) {
+			want.WriteString("sbx: " + line)
+		}
+		if !strings.Contains(text, want.String()) {
+			t.Errorf("README.md does not show:\n%s", want.String())
+		}
 	}
 }

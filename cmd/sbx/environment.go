@@ -13,7 +13,7 @@ const envPrefix = "SBX_"
 
 // notFromEnvironment are flags that only the command line may set, as they
 // change what kind of answer a caller gets.
-var notFromEnvironment = map[string]bool{"help": true, "json": true, "dry-run": true}
+var notFromEnvironment = map[string]bool{"help": true, "json": true, "dry-run": true, "explain-selection": true}
 
 // flagsFromEnvironment gives each flag that the command line does not set the
 // value of its variable. What weakens is as loud as if it were typed. A flag

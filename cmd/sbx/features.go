@@ -24,9 +24,9 @@ func newFeatures(stdout io.Writer) *cobra.Command {
 		Short: "Say what this host can enforce, effect by effect, and why not otherwise",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			var all []backend.Backend
-			for _, k := range known {
-				all = append(all, k.make())
+			all, err := chooseBackends("auto", true)
+			if err != nil {
+				return err
 			}
 			f := features.Of(versionString(), all)
 			if asJSON {
@@ -54,6 +54,8 @@ func writeFeatures(w io.Writer, f features.Report) {
 		fmt.Fprintf(w, "  what `sbx run --mode workspace-write --net none` gets:\n")
 		report.WriteEffects(w, b.Effects)
 	}
+	fmt.Fprintf(w, "\nwhat `sbx run` with these two words and --backend auto takes:\n")
+	writeSelection(w, f.Selection)
 }
 
 func newDoctor(stdout io.Writer) *cobra.Command {
@@ -85,7 +87,7 @@ func doctor(w io.Writer, asJSON bool) error {
 	unusable := []backend.Capability{}
 	tried, ok := false, true
 	for _, k := range known {
-		b := k.make()
+		b := k.make(true)
 		c := b.Probe()
 		if !c.Usable {
 			unusable = append(unusable, c)

@@ -40,18 +40,56 @@ func waitUntil(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// pidIn waits for the pid that a process writes to a file.
+// pidIn waits for the pid that a process writes to a file in its working directory, and
+// returns the number by which it is known here: in a PID namespace it has another.
 func pidIn(t *testing.T, file string) (pid int) {
 	t.Helper()
+	dir, err := os.Stat(filepath.Dir(file))
+	if err != nil {
+		t.Fatal(err)
+	}
 	waitUntil(t, file, func() bool {
 		text, err := os.ReadFile(file)
 		if err != nil || !bytes.HasSuffix(text, []byte("\n")) {
 			return false
 		}
-		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
-		return err == nil
+		pid = knownAs(strings.TrimSpace(string(text)), dir)
+		return pid != 0
 	})
 	return pid
+}
+
+// knownAs finds the process in a directory that has this number in its own PID
+// namespace, or 0.
+func knownAs(number string, dir os.FileInfo) int {
+	files, _ := filepath.Glob("/proc/[0-9]*/status")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		_, line, _ := bytes.Cut(text, []byte("\nNSpid:"))
+		line, _, _ = bytes.Cut(line, []byte("\n"))
+		list := strings.Fields(string(line))
+		if len(list) == 0 || list[len(list)-1] != number {
+			continue
+		}
+		if cwd, err := os.Stat(filepath.Join(filepath.Dir(file), "cwd")); err == nil && os.SameFile(cwd, dir) {
+			pid, _ := strconv.Atoi(list[0])
+			return pid
+		}
+	}
+	return 0
+}
+
+// confining are the backends that can be used here, each of which ends a tree in its
+// own way.
+func confining() []string {
+	list := []string{landlock.Name}
+	if nativeUsable() {
+		list = append(list, landlock.NativeName)
+	}
+	return list
 }
 
 // gone tells whether a process is no more. A zombie that nobody reaps, as in a
@@ -91,49 +129,54 @@ func guarded(t *testing.T, launcher int) int {
 // tree and all that it made is gone soon after.
 func TestNothingOutlivesTheLauncher(t *testing.T) {
 	needLandlock(t)
-	for name, command := range getaways {
-		for _, whom := range []string{"the caller's", "the worker's parent", "its group"} {
-			t.Run(name+", "+whom, func(t *testing.T) {
-				t.Parallel()
-				c := sbx(t, "run", "-q", "--", "sh", "-c", command)
-				killAndSee(t, c, name, whom)
-			})
-		}
-	}
-}
-
-// TestNothingOutlivesTheLauncherByWatchdog: the same without a cgroup, with a terminal
-// of the command's own, and, with and without a cgroup, at once after the start.
-func TestNothingOutlivesTheLauncherByWatchdog(t *testing.T) {
-	needWatchdog(t)
-	for name, command := range getaways {
-		for _, tty := range []string{"--tty=false", "--tty=true"} {
-			for _, whom := range []string{"the caller's", "its group"} {
-				t.Run(name+", "+tty+", "+whom, func(t *testing.T) {
+	for _, backend := range confining() {
+		for name, command := range getaways {
+			for _, whom := range []string{"the caller's", "the worker's parent", "its group"} {
+				t.Run(name+", "+whom+", "+backend, func(t *testing.T) {
 					t.Parallel()
-					c := withoutCgroup(t, "run", "-q", tty, "--", "sh", "-c", command)
+					c := sbx(t, "run", "-q", "--backend", backend, "--", "sh", "-c", command)
 					killAndSee(t, c, name, whom)
 				})
 			}
 		}
 	}
-	for name, command := range map[string]func(*testing.T, ...string) *exec.Cmd{"at once": sbx, "at once, without a cgroup": withoutCgroup} {
-		t.Run(name, func(t *testing.T) {
-			for n := range 20 {
-				c := command(t, "run", "-q", "--", "sh", "-c", getaways["double fork"])
-				if err := c.Start(); err != nil {
-					t.Fatal(err)
+}
+
+// TestNothingOutlivesTheLauncherByWatchdog: the same without a cgroup (the other backend
+// has the first process of its PID namespace), with a terminal of the command's own,
+// and, with and without a cgroup, at once after the start.
+func TestNothingOutlivesTheLauncherByWatchdog(t *testing.T) {
+	needWatchdog(t)
+	for _, backend := range confining() {
+		for name, command := range getaways {
+			for _, tty := range []string{"--tty=false", "--tty=true"} {
+				for _, whom := range []string{"the caller's", "its group"} {
+					t.Run(name+", "+tty+", "+whom+", "+backend, func(t *testing.T) {
+						t.Parallel()
+						c := withoutCgroup(t, "run", "-q", tty, "--backend", backend, "--", "sh", "-c", command)
+						killAndSee(t, c, name, whom)
+					})
 				}
-				pid := pidIn(t, filepath.Join(c.Dir, "pid")) // before there is a guard, mostly
-				if n%2 == 0 {
-					_ = c.Process.Kill()
-				} else {
-					_ = unix.Kill(-c.Process.Pid, unix.SIGKILL)
-				}
-				_ = c.Wait()
-				waitUntil(t, "the end of the process", func() bool { return gone(pid) })
 			}
-		})
+		}
+		for name, command := range map[string]func(*testing.T, ...string) *exec.Cmd{"at once": sbx, "at once, without a cgroup": withoutCgroup} {
+			t.Run(name+", "+backend, func(t *testing.T) {
+				for n := range 20 {
+					c := command(t, "run", "-q", "--backend", backend, "--", "sh", "-c", getaways["double fork"])
+					if err := c.Start(); err != nil {
+						t.Fatal(err)
+					}
+					pid := pidIn(t, filepath.Join(c.Dir, "pid")) // before there is a guard, mostly
+					if n%2 == 0 {
+						_ = c.Process.Kill()
+					} else {
+						_ = unix.Kill(-c.Process.Pid, unix.SIGKILL)
+					}
+					_ = c.Wait()
+					waitUntil(t, "the end of the process", func() bool { return gone(pid) })
+				}
+			})
+		}
 	}
 }
 
@@ -222,8 +265,9 @@ func TestKilledAtAnyTime(t *testing.T) {
 		c.Env = append(c.Env, "TMPDIR="+tmp, "HOME="+home)
 		return c
 	}
-	for range 40 {
-		c := in(sbx(t, "run", "-q", "--", "sh", "-c", "setsid sleep "+mark+" & exec sleep "+mark))
+	list := confining()
+	for n := range 40 * len(list) {
+		c := in(sbx(t, "run", "-q", "--backend", list[n%len(list)], "--", "sh", "-c", "setsid sleep "+mark+" & exec sleep "+mark))
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -183,6 +183,7 @@ type runFlags struct {
 	report               string
 	stdout, stderr       string
 	json, dryRun, quiet  bool
+	explainSelection     bool
 	verbose              bool
 	told                 int
 	passFD               []string
@@ -245,6 +246,7 @@ refused or could not set it up (nothing ran); 126 when it cannot be executed;
 	fs.BoolVarP(&f.ownTerminal, "tty", "t", false, "give the command a terminal of its own, out of reach of yours")
 	fs.BoolVar(&f.json, "json", false, "write the report as JSON to stdout; needs --stdout FILE, or --dry-run")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "run nothing: print the policy, the plan and what would be enforced")
+	fs.BoolVar(&f.explainSelection, "explain-selection", false, "run nothing: print why each backend was or was not taken")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print no warnings")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "print the report on stderr when the command has ended")
 	_ = c.RegisterFlagCompletionFunc("backend", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -257,17 +259,21 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	if err := noEmptyFlags(c); err != nil {
 		return err
 	}
-	if len(args) == 0 && !f.dryRun {
+	if f.dryRun && f.explainSelection {
+		return refuse("choose one", "--dry-run and --explain-selection print different things")
+	}
+	nothingRuns := f.dryRun || f.explainSelection
+	if len(args) == 0 && !nothingRuns {
 		return refuse("as in: sbx run -- make test", "no command given")
 	}
 	if f.quiet && f.verbose {
 		return refuse("choose one", "--quiet and --verbose contradict each other")
 	}
-	if f.ownTerminal && (f.stdout != "" || f.stderr != "" || f.json && !f.dryRun) {
+	if f.ownTerminal && (f.stdout != "" || f.stderr != "" || f.json && !f.dryRun && !f.explainSelection) {
 		return refuse("redirect the standard output of sbx itself, and use --report FILE; or leave out --tty",
 			"--tty gives the command one terminal for all of its output, which --stdout, --stderr and --json cannot divide")
 	}
-	if f.json && !f.dryRun && f.stdout == "" {
+	if f.json && !nothingRuns && f.stdout == "" {
 		return refuse("use --report FILE or --report fd:N, or send the command's output elsewhere with --stdout FILE",
 			"--json would mix the report into the command's own output")
 	}
@@ -280,13 +286,13 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 	if f.keep || f.label != "" {
 		return refuse("give --daemon auto as well", "--keep and --label are for a daemon's commands")
 	}
-	backends, err := chooseBackends(f.backend)
+	backends, err := chooseBackends(f.backend, nothingRuns)
 	if err != nil {
 		return err
 	}
 	var caught <-chan *signals
 	var groups func() *cgroup.Host
-	if !f.dryRun {
+	if !nothingRuns {
 		if err := enoughRoom(); err != nil {
 			return err
 		}
@@ -322,8 +328,11 @@ func (f *runFlags) run(c *cobra.Command, args []string) error {
 		Files: files, UnsafeFiles: f.passFDUnsafe, OwnTree: true, Version: versionString(), Profiles: f.profiles,
 		Warnings: warningsOf(notices), Groups: groups,
 	}
-	if f.dryRun {
+	switch {
+	case f.dryRun:
 		return f.printPlan(opts)
+	case f.explainSelection:
+		return f.printSelection(p, backends)
 	}
 	return f.launch(opts, caught)
 }

@@ -23,7 +23,7 @@ import (
 // here as well, so that a mistake is the same error either way; the daemon, who goes by
 // its own, decides.
 func (f *runFlags) runByDaemon(args []string) error {
-	if _, err := chooseBackends(f.backend); err != nil {
+	if _, err := chooseBackends(f.backend, false); err != nil {
 		return err
 	}
 	if len(args) > 0 && args[0] == "" { // which no message can say
@@ -31,6 +31,9 @@ func (f *runFlags) runByDaemon(args []string) error {
 	}
 	if f.dieWithParent {
 		return refuse("leave it out: the command ends with this sbx, and that with a signal", "--die-with-parent is not for --daemon")
+	}
+	if f.explainSelection {
+		return refuse("leave --daemon out, or use --dry-run, which says what the daemon would choose", "--explain-selection is not for --daemon")
 	}
 	if len(f.netAllow) > 0 {
 		return refuse("leave --daemon out", "--net-allow is not for --daemon yet: a daemon has no proxy")

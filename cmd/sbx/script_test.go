@@ -39,6 +39,33 @@ var programs = map[string]func(){"sbx": main, "starve": starve}
 
 func TestScripts(t *testing.T) { testscript.Run(t, scripts()) }
 
+// byLandlock are the scripts about what is seen inside, which differs without namespaces.
+var byLandlock = []string{"nested", "output", "report", "run", "status"}
+
+// TestScriptsByLandlock: what a host without namespaces gets.
+func TestScriptsByLandlock(t *testing.T) {
+	p := scripts()
+	for _, name := range byLandlock {
+		p.Files = append(p.Files, filepath.Join(p.Dir, name+".txtar"))
+	}
+	p.Dir = ""
+	conditions := p.Condition
+	p.Condition = func(cond string) (bool, error) {
+		if cond == "native" {
+			return false, nil
+		}
+		return conditions(cond)
+	}
+	p.Setup = func(e *testscript.Env) error {
+		err := setup(e)
+		if landlockUsable() {
+			e.Setenv("SBX_BACKEND", landlock.Name)
+		}
+		return err
+	}
+	testscript.Run(t, p)
+}
+
 func scripts() testscript.Params {
 	return testscript.Params{
 		Dir:   "testdata",

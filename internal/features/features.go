@@ -24,9 +24,11 @@ type Report struct {
 	Effects  []policy.Effect      `json:"effects"`
 	Promise  []policy.Effect      `json:"promise"`
 	Backends []backend.Capability `json:"backends"`
+	// Selection is what is taken for the usual policy, and why.
+	Selection backend.Selection `json:"selection"`
 }
 
-// Of asks the backends.
+// Of asks the backends, in the order of those for auto.
 func Of(version string, backends []backend.Backend) Report {
 	r := Report{
 		Schema: report.SchemaVersion, Version: version, OS: runtime.GOOS, Arch: runtime.GOARCH, Kernel: kernelRelease(),
@@ -35,6 +37,7 @@ func Of(version string, backends []backend.Backend) Report {
 	for _, b := range backends {
 		r.Backends = append(r.Backends, backend.Describe(b))
 	}
+	r.Selection, _ = backend.Explain(backend.Usual(), backends) // that policy is confined
 	return r
 }
 

@@ -24,7 +24,7 @@ func guard(p *sys.Program, root sys.Ref, places []hold.Place) {
 	var none sys.Ref
 	if slices.ContainsFunc(places, standsForNothing) {
 		p.Step("what stands for nothing")
-		p.Mkdir(root, nothing, 0o755)
+		p.Mkdir(root, nothing, 0o1555) // by which package profiles knows it, inside
 		p.Make(root, nothing+"/.gitignore", "*\n", 0o444)
 		plain := p.Open(root, nothing, unix.O_PATH)
 		tree := p.Clone(plain, "")

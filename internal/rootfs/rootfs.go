@@ -110,6 +110,10 @@ func Compile(p policy.Policy, host []policy.Link) (Layout, error) {
 	if home := homeOf(p.Env()); path.IsAbs(home) && path.Clean(home) == home {
 		b.add(Entry{Path: policy.Raw(home), Kind: Dir})
 	}
+	// The command starts there, also if nothing of it is granted.
+	if cwd := p.Cwd(); cwd != "" && cwd != "/" && b.bound(cwd).Kind != Bind {
+		b.add(Entry{Path: policy.Raw(cwd), Kind: Dir})
+	}
 	slices.SortFunc(b.l.Entries, func(a, b Entry) int { return compare(string(a.Path), string(b.Path)) })
 	return b.l, nil
 }

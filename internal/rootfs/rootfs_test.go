@@ -10,7 +10,7 @@ import (
 
 func layout(t *testing.T, links, host []policy.Link, env []string, grants ...policy.Grant) Layout {
 	t.Helper()
-	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/w", Cwd: "/w", Grants: grants, Links: links, Env: env})
+	p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/w", Cwd: "/", Grants: grants, Links: links, Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,6 +82,23 @@ func TestCompile(t *testing.T) {
 	} {
 		if got := text(layout(t, x.links, x.host, x.env, x.grants...)); got != x.want {
 			t.Errorf("%s:\n%swant\n%s", x.name, got, x.want)
+		}
+	}
+}
+
+// TestCompileCwd: where the command starts there is a directory, also if nothing of it
+// is granted.
+func TestCompileCwd(t *testing.T) {
+	for cwd, want := range map[string]string{
+		"/": "bind /a/b write exec\n", "/a/b/c": "bind /a/b write exec\n", "/a": "bind /a/b write exec\n", "/x/y": "bind /a/b write exec\ndir /x\ndir /x/y\n",
+	} {
+		p, err := policy.New(policy.Spec{Mode: policy.WorkspaceWrite, Net: policy.NetNone, Workspace: "/a/b", Cwd: cwd, Grants: []policy.Grant{grant("/a/b", policy.Tree, rwx)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := Compile(p, nil)
+		if got := text(l); err != nil || got != "dir /a\n"+want || l.Shows(cwd) != (cwd == "/a/b/c") {
+			t.Errorf("%s: %s, %v", cwd, got, err)
 		}
 	}
 }

@@ -232,12 +232,17 @@ func (o *Options) beforeStart(cmd *backend.Command, e backend.Enforcement, taps 
 	return err
 }
 
-// replanner is a backend that knows a plan which avoids a set-up failure and
-// still says what it enforces: the result goes through selection again, so it
-// either holds what the policy needs or is refused.
+// replanner is a backend that knows what avoids a set-up failure: itself with another
+// plan, or as unusable here. Either goes through selection again, which takes this or
+// another candidate, if it holds what the policy needs; what is taken then is what the
+// report says. A failure of which it knows nothing ends the launch: what a workspace
+// can bring about must not choose the backend.
 type replanner interface {
 	Replan(error) (backend.Backend, bool)
 }
+
+// mostReplans bounds how often one launch selects again.
+const mostReplans = 4
 
 // discarder is a plan that holds something until it is prepared, which it is not now.
 type discarder interface{ Discard() error }
@@ -253,24 +258,27 @@ func startConfined(o *Options, r *report.Report, cmd backend.Command, taps *[]*s
 		}
 		return w, shared, nil
 	}
-	for attempt := range 2 {
+	var failed error
+	var first string
+	for attempt := range 1 + mostReplans {
 		choice, err := backend.Select(o.Policy, candidates)
 		if err != nil {
+			if failed != nil && len(candidates) == 1 { // a named backend says itself what is wrong
+				err = failed
+			}
 			return nil, nil, err
 		}
 		hash := ""
 		if o.Chosen != nil {
 			hash = PlanHash(o.Policy, choice)
 			if err := o.Chosen(choice, hash); err != nil {
-				return nil, nil, err
+				return nil, nil, errors.Join(err, discard(choice))
 			}
 		}
 		if attempt == 0 {
+			first = choice.Backend.Name()
 			if err := o.beforeStart(&cmd, choice.Plan.Enforcement(), taps); err != nil {
-				if d, ok := choice.Plan.(discarder); ok {
-					err = errors.Join(err, d.Discard())
-				}
-				return nil, nil, err
+				return nil, nil, errors.Join(err, discard(choice))
 			}
 		}
 		describe(r, choice)
@@ -280,20 +288,31 @@ func startConfined(o *Options, r *report.Report, cmd backend.Command, taps *[]*s
 		}
 		w, err := start(choice.Backend, prepared, cmd)
 		if err == nil {
+			if now := choice.Backend.Name(); now != first {
+				r.Warnings = append(r.Warnings, fmt.Sprintf("%s could not be used here after all (%v); the command ran with %s", first, failed, now))
+			}
 			return w, o.Cache.add(o.Policy, candidates, choice, hash, prepared), nil
 		}
 		_ = prepared.Close()
-		again, ok := choice.Backend.(replanner)
+		known, ok := choice.Backend.(replanner)
 		if !ok {
 			return nil, nil, err
 		}
-		next, ok := again.Replan(err)
+		next, ok := known.Replan(err)
 		if !ok {
 			return nil, nil, err
 		}
+		failed = err
 		candidates = replace(candidates, choice.Backend, next)
 	}
-	return nil, nil, &backend.SetupError{Step: "replan", Err: errors.New("the backend failed again with its other plan")}
+	return nil, nil, &backend.SetupError{Step: "replan", Err: fmt.Errorf("the launch failed again with every other plan: %w", failed)}
+}
+
+func discard(c backend.Choice) error {
+	if d, ok := c.Plan.(discarder); ok {
+		return d.Discard()
+	}
+	return nil
 }
 
 // startShared starts a worker of what an earlier launch has prepared. What fails is
@@ -553,6 +572,9 @@ func explain(p policy.Policy, r *report.Report, err error) *Failure {
 func explainExec(p policy.Policy, r *report.Report, e *backend.ExecError) *Failure {
 	switch e.Errno {
 	case syscall.ENOENT:
+		if f := explainUngranted(p, r, e); f != nil {
+			return f
+		}
 		if r.Executable != "" {
 			return &Failure{fmt.Sprintf("cannot execute %q: its interpreter or loader is missing", e.Path), "check its #! line, or its ELF interpreter with `file`"}
 		}
@@ -562,24 +584,37 @@ func explainExec(p policy.Policy, r *report.Report, e *backend.ExecError) *Failu
 		return &Failure{fmt.Sprintf("command not found: %q", e.Path), "it is searched in PATH; pass another with --env PATH=..."}
 	case syscall.ENOEXEC:
 		return &Failure{fmt.Sprintf("cannot execute %q: not a program of this machine, and no #! line", e.Path), "run a script by its interpreter, as in: sbx run -- sh SCRIPT"}
+	case syscall.EACCES:
+		if f := explainUngranted(p, r, e); f != nil {
+			return f
+		}
 	}
-	f := &Failure{Line: fmt.Sprintf("cannot execute %q: %v", e.Path, e.Errno)}
+	return &Failure{Line: fmt.Sprintf("cannot execute %q: %v", e.Path, e.Errno)}
+}
+
+// explainUngranted says that no grant covers a program that is there, outside, if that
+// is so: it is refused (EACCES), or not there for the worker (ENOENT). It is a denial if
+// that is how the backend denies.
+func explainUngranted(p policy.Policy, r *report.Report, e *backend.ExecError) *Failure {
 	real, err := filepath.EvalSymlinks(e.Path)
-	if err != nil || e.Errno != syscall.EACCES || !p.Mode().Confined() || r.Backend == "" || p.Allows(real, policy.Exec|policy.Read) {
-		return f
+	if err != nil || !p.Mode().Confined() || r.Backend == "" || p.Allows(real, policy.Exec|policy.Read) {
+		return nil
 	}
 	d := backend.Denial{
-		Effect: policy.FSExec, Operation: "execve", Path: policy.Raw(real), Errno: "EACCES", Certainty: backend.Inferred,
+		Effect: policy.FSExec, Operation: "execve", Path: policy.Raw(real), Errno: errnoName(e.Errno), Certainty: backend.Inferred,
 		Source: "execve", Rule: "no grant lets the worker execute this path", Suggestion: "--readable " + ShellQuote(real), Count: 1,
 	}
 	if p.Spec().ExecOnly {
 		d.Suggestion = "--allow-exec " + ShellQuote(real)
 	}
-	if r.Dialect == nil || !r.Dialect.Fits(d.Effect.String(), d.Errno) {
-		return f
+	f := &Failure{Line: fmt.Sprintf("cannot execute %q: %v", e.Path, e.Errno)}
+	fits := r.Dialect != nil && r.Dialect.Fits(d.Effect.String(), d.Errno)
+	if fits {
+		r.Denials = append(r.Denials, d)
 	}
-	r.Denials = append(r.Denials, d)
-	f.Hint = fmt.Sprintf("no grant lets it be executed: add %s", d.Suggestion)
+	if fits || e.Errno == syscall.ENOENT { // it is there, and was not for the worker
+		f.Hint = fmt.Sprintf("no grant lets it be executed: add %s", d.Suggestion)
+	}
 	return f
 }
 
