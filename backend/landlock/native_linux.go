@@ -91,7 +91,7 @@ func (st *staged) programs(pr *prepared, b *berth, dir, terminal *os.File) error
 	e := new(sys.Program)
 	if p.policy.Net() != policy.NetHost {
 		e.Step("bringing up the loopback device")
-		e.LoopbackUp()
+		e.LoopbackUp(p.policy.Net() != policy.NetNone)
 	}
 	b.way.enter(e)
 	if p.Supervise && p.policy.Net() != policy.NetHost {

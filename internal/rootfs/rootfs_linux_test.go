@@ -71,7 +71,7 @@ func inside(t *testing.T, p policy.Policy, script string) (output string, status
 	}
 	enter := new(sys.Program)
 	enter.Step("loopback")
-	enter.LoopbackUp()
+	enter.LoopbackUp(true)
 	enter.Step("the working directory")
 	enter.Chdir(enter.Open(sys.AtCwd, p.Cwd(), unix.O_PATH))
 	enter.DropCapabilities(true)

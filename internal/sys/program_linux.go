@@ -70,7 +70,8 @@ type call struct {
 	errno   syscall.Errno
 	a, b    *[16]byte
 	store   *int32
-	next    int // the call to go on with if it fails; 0: none
+	opens   bool // the result is a descriptor
+	next    int  // the call to go on with if it fails; 0: none
 }
 
 type callKind uint8
@@ -81,6 +82,7 @@ const (
 	callSame                      // a and b have to be equal
 	callStore                     // a result is stored where another call's argument points to
 	callAwait                     // reads until there is nothing more to come
+	callClose                     // closes a descriptor, which is none from then on
 )
 
 // Step names the calls that follow, for errors.
@@ -191,7 +193,7 @@ func (p *Program) Unshare(flags int) { p.do(unix.SYS_UNSHARE, flags) }
 // Open opens a path below a directory, on the way to which no link is followed
 // (openat2(2), Linux 5.6).
 func (p *Program) Open(dir Ref, path string, flags uint64) Ref {
-	return p.do(unix.SYS_OPENAT2, dir, path, words(flags|unix.O_CLOEXEC, 0, unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS), 24)
+	return p.open(unix.SYS_OPENAT2, dir, path, words(flags|unix.O_CLOEXEC, 0, unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS), 24)
 }
 
 // Look opens a file to know it alone, which may be a link. No other link is followed.
@@ -200,7 +202,28 @@ func (p *Program) Look(dir Ref, path string) Ref {
 }
 
 // Close closes a descriptor.
-func (p *Program) Close(fd Ref) { p.do(unix.SYS_CLOSE, fd) }
+func (p *Program) Close(fd Ref) {
+	p.do(unix.SYS_CLOSE, fd)
+	p.calls[len(p.calls)-1].kind = callClose
+}
+
+// open appends a call whose result is a descriptor.
+func (p *Program) open(nr uintptr, args ...any) Ref {
+	r := p.do(nr, args...)
+	p.calls[len(p.calls)-1].opens = true
+	return r
+}
+
+// discard closes what a program has opened and not closed, that was run with this
+// process' descriptors.
+func (p *Program) discard() {
+	for i := range p.calls {
+		if c := &p.calls[i]; c.opens && p.regs[c.to] != noResult {
+			_ = unix.Close(int(p.regs[c.to]))
+			p.regs[c.to] = noResult
+		}
+	}
+}
 
 // CloseFrom closes all descriptors from one on (close_range(2), Linux 5.9).
 func (p *Program) CloseFrom(first int) { p.do(unix.SYS_CLOSE_RANGE, first, int(^uint32(0)), 0) }
@@ -243,7 +266,7 @@ func (p *Program) Unchanged(fd Ref, st unix.Stat_t) {
 
 // Write writes a text to a file, which is opened by its path.
 func (p *Program) Write(path, text string) {
-	fd := p.do(unix.SYS_OPENAT, AtCwd, path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	fd := p.open(unix.SYS_OPENAT, AtCwd, path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	p.do(unix.SYS_WRITE, fd, []byte(text), len(text))
 	p.Close(fd)
 }
@@ -271,7 +294,7 @@ func (p *Program) Mount(source, target, fstype string, flags int, data string) {
 // 5.2). No link is followed at its end; those before it see to [Program.Open].
 func (p *Program) Clone(dir Ref, path string) Ref {
 	const recursive = 0x8000 // AT_RECURSIVE
-	return p.do(unix.SYS_OPEN_TREE, dir, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|recursive|unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH)
+	return p.open(unix.SYS_OPEN_TREE, dir, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|recursive|unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH)
 }
 
 // Restrain sets attributes of a mount and of all that are in it (mount_setattr(2),
@@ -289,12 +312,12 @@ func (p *Program) RestrainOne(mount Ref, attributes uint64) {
 // NewMount makes a detached mount of a new file system, with options in pairs of name
 // and value (fsopen(2), Linux 5.2).
 func (p *Program) NewMount(fstype string, options ...string) Ref {
-	fs := p.do(unix.SYS_FSOPEN, fstype, unix.FSOPEN_CLOEXEC)
+	fs := p.open(unix.SYS_FSOPEN, fstype, unix.FSOPEN_CLOEXEC)
 	for i := 0; i+1 < len(options); i += 2 {
 		p.do(unix.SYS_FSCONFIG, fs, unix.FSCONFIG_SET_STRING, options[i], options[i+1], 0)
 	}
 	p.do(unix.SYS_FSCONFIG, fs, unix.FSCONFIG_CMD_CREATE, 0, 0, 0)
-	m := p.do(unix.SYS_FSMOUNT, fs, unix.FSMOUNT_CLOEXEC, 0)
+	m := p.open(unix.SYS_FSMOUNT, fs, unix.FSMOUNT_CLOEXEC, 0)
 	p.Close(fs)
 	return m
 }
@@ -324,7 +347,7 @@ func (p *Program) Lock(fd Ref, how int) { p.do(unix.SYS_FLOCK, fd, how) }
 func (p *Program) KillOthers(stranger int) {
 	p.ignoring(unix.ESRCH, unix.SYS_KILL, -1, int(unix.SIGKILL)) // no fork escapes: copy_process
 	p.Try(func() {
-		fd := p.do(unix.SYS_PIDFD_OPEN, stranger, 0)
+		fd := p.open(unix.SYS_PIDFD_OPEN, stranger, 0)
 		poll := words(unix.POLLIN << 32) // struct pollfd: the descriptor, and the events (both architectures are little-endian)
 		p.keep = append(p.keep, unsafe.Pointer(unsafe.SliceData(poll)))
 		p.add(call{kind: callStore, to: -1, args: [6]uintptr{fd.n}, results: boolBit(fd.result), store: (*int32)(unsafe.Pointer(&poll[0]))})
@@ -340,7 +363,7 @@ func (p *Program) Mkdir(dir Ref, path string, mode int) {
 
 // Create makes an empty file.
 func (p *Program) Create(dir Ref, path string, mode int) {
-	fd := p.do(unix.SYS_OPENAT, dir, path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode)
+	fd := p.open(unix.SYS_OPENAT, dir, path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode)
 	p.Close(fd)
 }
 
@@ -349,7 +372,7 @@ func (p *Program) Umask(mask int) { p.do(unix.SYS_UMASK, mask) }
 
 // Make makes a file with a text in it.
 func (p *Program) Make(dir Ref, path, text string, mode int) {
-	fd := p.do(unix.SYS_OPENAT, dir, path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode)
+	fd := p.open(unix.SYS_OPENAT, dir, path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode)
 	p.do(unix.SYS_WRITE, fd, []byte(text), len(text))
 	p.Close(fd)
 }
@@ -389,19 +412,25 @@ func boolBit(b bool) uint8 {
 	return 0
 }
 
-// LoopbackUp brings up the loopback device of the network namespace (netdevice(7)).
-func (p *Program) LoopbackUp() {
-	s := p.do(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+// LoopbackUp brings up the loopback device of the network namespace (netdevice(7)),
+// which takes CAP_NET_ADMIN there. If it is not needed, it may fail.
+func (p *Program) LoopbackUp(needed bool) {
+	s := p.open(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	request := make([]byte, unsafe.Sizeof(unix.Ifreq{}))
 	copy(request, "lo")
 	binary.NativeEndian.PutUint16(request[unix.IFNAMSIZ:], unix.IFF_UP|unix.IFF_RUNNING)
-	p.do(unix.SYS_IOCTL, s, unix.SIOCSIFFLAGS, request)
+	up := func() { p.do(unix.SYS_IOCTL, s, unix.SIOCSIFFLAGS, request) }
+	if needed {
+		up()
+	} else {
+		p.Try(up)
+	}
 	p.Close(s)
 }
 
 // Listen4 makes a TCP listener on an IPv4 address (ip(7), struct sockaddr_in).
 func (p *Program) Listen4(addr [4]byte, port uint16, backlog int) Ref {
-	s := p.do(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	s := p.open(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	at := binary.NativeEndian.AppendUint16(nil, unix.AF_INET)
 	at = binary.BigEndian.AppendUint16(at, port)
 	at = append(append(at, addr[:]...), make([]byte, 8)...)
@@ -500,7 +529,9 @@ func (p *Program) Filter(prog []SockFilter, listener bool) Ref {
 	}
 	// struct sock_fprog: a length, and after padding a pointer.
 	fprog := words(uint64(len(prog)), uint64(uintptr(unsafe.Pointer(&prog[0]))))
-	return p.do(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, fprog)
+	r := p.do(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, fprog)
+	p.calls[len(p.calls)-1].opens = listener
+	return r
 }
 
 // waitKillable is the flag of Linux 5.19 by which a call that the supervisor has taken
@@ -619,6 +650,9 @@ func (p *Program) run(f *failed) {
 		}
 		if c.to >= 0 {
 			p.regs[c.to] = r
+		}
+		if c.kind == callClose && c.results&1 != 0 {
+			p.regs[c.args[0]] = noResult
 		}
 	}
 }

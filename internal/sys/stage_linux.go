@@ -45,7 +45,7 @@ type Stage struct {
 }
 
 // Result is, after the start, what a call of Enter has returned: of one that gives a
-// descriptor, that descriptor, whatever came of the start; -1 if it was not made.
+// descriptor, that descriptor; -1 if it was not made, or if the start failed.
 func (st *Stage) Result(r Ref) int {
 	if !r.result || st.Enter.regs[r.n] == noResult {
 		return -1
@@ -260,6 +260,7 @@ func (s *spawn) startStaged(st *Stage) (pid, pidfd int, err error) {
 		err = aerr
 	}
 	if err != nil {
+		st.Enter.discard()
 		if s.pidfd >= 0 {
 			_ = unix.Close(int(s.pidfd))
 		}

@@ -74,7 +74,7 @@ func idleProgram(alive int) *Program {
 func enterProgram() *Program {
 	p := new(Program)
 	p.Step("loopback")
-	p.LoopbackUp()
+	p.LoopbackUp(true)
 	p.Step("rights")
 	p.Chdir(p.Open(AtCwd, "/usr", unix.O_PATH))
 	p.DropCapabilities(true)
@@ -223,7 +223,11 @@ func TestStageFails(t *testing.T) {
 	} {
 		st, alive := stageFor(t)
 		x.change(st)
+		files := descriptors(t)
 		_, _, err := inStage(t, st, "exit 0")
+		if now := descriptors(t); now != files {
+			t.Errorf("%s: %d descriptors, before %d", x.name, now, files)
+		}
 		var at *ProgramError
 		if !errors.As(err, &at) || at.Step != x.step || !errors.Is(err, x.errno) {
 			t.Errorf("%s: %v", x.name, err)
@@ -260,6 +264,15 @@ func TestStageFails(t *testing.T) {
 	if bad.Err() == nil {
 		t.Error("a NUL is taken")
 	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
 }
 
 func children(t *testing.T) string {
