@@ -218,7 +218,7 @@ func (p *Program) open(nr uintptr, args ...any) Ref {
 // process' descriptors.
 func (p *Program) discard() {
 	for i := range p.calls {
-		if c := &p.calls[i]; c.opens && p.regs[c.to] != noResult {
+		if c := &p.calls[i]; c.opens && c.to >= 0 && p.regs[c.to] != noResult {
 			_ = unix.Close(int(p.regs[c.to]))
 			p.regs[c.to] = noResult
 		}
@@ -462,6 +462,7 @@ func (p *Program) Dup(from Ref, to, flags int) Ref { return p.do(unix.SYS_DUP3, 
 // Refused requires that a path cannot be opened to be listed: EACCES.
 func (p *Program) Refused(path string) {
 	p.failing(unix.EACCES, unix.SYS_OPENAT, AtCwd, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	p.calls[len(p.calls)-1].opens = true
 }
 
 // DropBounding empties the capability bounding set, which takes CAP_SETPCAP. It comes
@@ -636,6 +637,9 @@ func (p *Program) run(f *failed) {
 		}
 		switch {
 		case c.kind == callFails && e == 0:
+			if c.opens {
+				syscall.RawSyscall(unix.SYS_CLOSE, r, 0, 0)
+			}
 			e = unix.EEXIST
 		case e == c.errno:
 			e = 0
