@@ -174,7 +174,7 @@ func (p *peer) hear() (protocol.Message, error) {
 
 func (p *peer) launch(stdio *protocol.Stdio, argv ...string) error {
 	p.last++
-	m := &protocol.Launch{ID: p.last, Dir: protocol.Bytes(p.ws), NoProjectProfile: true, Stdio: stdio}
+	m := &protocol.Launch{ID: p.last, Dir: protocol.Bytes(p.ws), NoProjectProfile: true, Stdio: stdio, Backend: "landlock"}
 	if stdio != nil {
 		m.OutputWindow = 64 << 10
 	}

@@ -105,7 +105,7 @@ func TestAudit(t *testing.T) {
 	if q.Worker != ran.report.ID || q.UID != os.Getuid() || q.PID != os.Getpid() || q.Mode != "workspace-write" || string(q.Cwd) != c.ws || len(q.Argv) != 3 {
 		t.Errorf("%+v", q)
 	}
-	if d.Worker != q.Worker || d.Decision != audit.Allow || d.PlanHash != ran.started.PlanHash || d.Backend != "landlock" || d.Level != "partial" || d.Effects["fs.write"] != "enforced" {
+	if d.Worker != q.Worker || d.Decision != audit.Allow || d.PlanHash != ran.started.PlanHash || d.Backend != auto() || d.Level != "partial" || d.Effects["fs.write"] != "enforced" {
 		t.Errorf("%+v", d)
 	}
 	if e.Worker != q.Worker || e.Outcome.Code == nil || *e.Outcome.Code != 3 || e.ExitStatus != 3 || e.PlanHash != d.PlanHash || e.Level != "partial" {

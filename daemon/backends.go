@@ -10,8 +10,17 @@ import (
 // Backends are those of this build, as a daemon needs them: workers are ended even if
 // it is killed, and what launches share is looked at again before each.
 func Backends(u *User) []backend.Backend {
-	return []backend.Backend{landlock.New(landlock.Options{User: u, Watch: true, Recheck: true})}
+	o := landlock.Options{User: u, Watch: true, Recheck: true}
+	native := o
+	native.Namespaces, native.Try = true, true
+	return []backend.Backend{landlock.New(o), landlock.New(native)}
 }
+
+// guards tells whether protected places of a user's may be held. Placeholders are made
+// with the rights of this process: where those are more than the user's, in directories
+// that are the user's to exchange, none is made, and the report says that these are not
+// protected.
+func (m *Monitor) guards(who identity) bool { return m.asUser(who) == nil }
 
 // backendsOf probes the host once for each user: what the kernel can do does not
 // change while it runs, and is the same for all, but their groups may change.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"sandboxd/internal/proxy"
 	"sandboxd/policy"
 	"sandboxd/protocol"
 )
@@ -15,6 +16,9 @@ type Ceiling struct {
 	// Mode and Net are the widest.
 	Mode policy.Mode
 	Net  policy.Net
+	// NetAllow are the hosts that launches may be allowed to reach, at most, as
+	// internal/proxy has them. With them no network may be the host's.
+	NetAllow proxy.Rules
 	// Roots are the trees in one of which the workspace, and all that the caller
 	// grants for writing, must lie.
 	Roots []string
@@ -71,6 +75,18 @@ func (c Ceiling) check(p policy.Policy, m *protocol.Launch) error {
 	}
 	if c.Net != 0 && s.Net > c.Net {
 		return above("net", "network %s; at most %s", s.Net, c.Net)
+	}
+	if c.NetAllow.Len() > 0 {
+		if s.Net == policy.NetHost {
+			return above("net", "network %s; at most proxy, for %s", s.Net, strings.Join(c.NetAllow.Strings(), ", "))
+		}
+		asked, err := proxy.ParseRules(s.NetAllow)
+		if err != nil {
+			return wrong("net_allow", err)
+		}
+		if more, found := c.NetAllow.Beyond(asked); found {
+			return above("net_allow", "%s; at most %s", more, strings.Join(c.NetAllow.Strings(), ", "))
+		}
 	}
 	if len(c.Roots) > 0 {
 		if s.Mode == policy.FullAccess {

@@ -34,6 +34,7 @@ type launch struct {
 	files  []*os.File    // the client's, until the launch has them
 	worker string
 	keep   atomic.Bool
+	places int // protected ones, counted until its end
 	// refusal is why it is not begun; nil: it is.
 	refusal *protocol.Error
 	// planned is the answer to a launch that was only asked about.
@@ -119,6 +120,7 @@ func (l *launch) policyText() ([]byte, *protocol.Error) {
 func (l *launch) run(frame []byte) {
 	defer l.m.launches.Done()
 	r, failure, err := l.execute(frame)
+	l.letGo()
 	link.CloseFiles(l.files)
 	var text []byte
 	if err == nil && l.planned == nil {
@@ -253,7 +255,7 @@ func (l *launch) carryOut(m *protocol.Launch, c *carried) error {
 	var refusal error // of what is asked before the worker starts
 	o.Chosen = func(c backend.Choice, hash string) error {
 		again := started.Backend != ""
-		started.Backend, started.PlanHash = c.Backend.Name(), hash
+		started.Backend, started.PlanHash, started.Level = c.Backend.Name(), hash, c.Plan.Enforcement().Level(p).String()
 		if again { // with another plan than the log has
 			refusal = a.allow(p, started.Backend, started.PlanHash, c.Plan.Enforcement())
 		}
@@ -326,7 +328,7 @@ var errCanceled = protocol.Errorf(protocol.Canceled, "the launch was canceled be
 // options are what a launch is made of, but for its streams. The ceiling is checked.
 func (l *launch) options(m *protocol.Launch, a *audited) (o run.Options, err error) {
 	ceiling := l.m.ceiling(l.who)
-	p, warnings, err := l.who.resolve(m)
+	p, warnings, err := l.who.resolve(m, l.m.guards(l.who))
 	if err != nil {
 		return o, err
 	}
@@ -334,6 +336,9 @@ func (l *launch) options(m *protocol.Launch, a *audited) (o run.Options, err err
 	if a != nil {
 		a.policy(p)
 		l.policy.Store(&p)
+		if err := l.hold(len(p.Spec().Guarded)); err != nil {
+			return o, err
+		}
 	}
 	if err := ceiling.check(p, m); err != nil {
 		return o, err

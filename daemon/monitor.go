@@ -61,6 +61,7 @@ type Monitor struct {
 	log      *slog.Logger
 	ceilings atomic.Pointer[Ceilings]
 	room     room
+	places   atomic.Int64  // of workers, that are held: see launch.hold
 	begun    chan struct{} // closed when a front was ready for the first time
 	abort    chan struct{} // closed when nothing is waited for any more
 	begin    sync.Once

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sandboxd/backend"
+	"sandboxd/backend/landlock"
 	"sandboxd/policy"
 	"sandboxd/profiles"
 	"sandboxd/protocol"
@@ -30,14 +31,16 @@ func (id identity) environment() []string {
 }
 
 // profileRequest is what a client's launch asks of package profiles.
-func profileRequest(m *protocol.Launch, id identity) (profiles.Request, error) {
+func profileRequest(m *protocol.Launch, id identity, guards bool) (profiles.Request, error) {
 	req := profiles.Request{
 		Dir: string(m.Dir), Workspace: string(m.Workspace), Cwd: string(m.Cwd),
 		Readable: words(m.Readable), Writable: words(m.Writable), Deny: words(m.Deny), AllowExec: words(m.AllowExec),
 		Profiles: words(m.Profiles), Cache: m.Cache, NoProjectProfile: m.NoProjectProfile, OwnTerminal: m.TTY != nil,
 		Env: variables(m.Env), HostEnv: variables(m.HostEnv), Home: id.home, UID: id.uid, GID: id.gid,
-		Unguarded: true, // its backends hold no protected paths
+		NetAllow: m.NetAllow,
 	}
+	// They need not be looked for where nothing holds them.
+	req.Unguarded = !guards || m.Backend == landlock.Name
 	if m.HostEnv == nil {
 		req.HostEnv = id.environment()
 	}
@@ -122,17 +125,18 @@ func clip(n int64) int { return int(min(n, math.MaxInt32)) }
 
 // resolve makes the policy with the rights of the user: their profiles are read,
 // their paths are looked up as they could.
-func (id identity) resolve(m *protocol.Launch) (p policy.Policy, warnings []string, err error) {
-	if aerr := id.as(func() { p, warnings, err = resolve(m, id) }); aerr != nil {
+func (id identity) resolve(m *protocol.Launch, guards bool) (p policy.Policy, warnings []string, err error) {
+	if aerr := id.as(func() { p, warnings, err = resolve(m, id, guards) }); aerr != nil {
 		err = aerr
 	}
 	return p, warnings, err
 }
 
-// resolve makes the policy of a launch, and sentences that the client should read.
+// resolve makes the policy of a launch, with the protected places if a backend may guard
+// them, and sentences that the client should read.
 // It reads files with the rights of the calling thread.
-func resolve(m *protocol.Launch, id identity) (policy.Policy, []string, error) {
-	req, err := profileRequest(m, id)
+func resolve(m *protocol.Launch, id identity, guards bool) (policy.Policy, []string, error) {
+	req, err := profileRequest(m, id, guards)
 	if err != nil {
 		return policy.Policy{}, nil, err
 	}

@@ -118,7 +118,7 @@ func TestDryRun(t *testing.T) {
 	needLandlock(t)
 	_, socket := serve(t, nil)
 	c := dial(t, socket)
-	for mode, backend := range map[string]string{"workspace-write": "landlock", "danger-full-access": ""} {
+	for mode, backend := range map[string]string{"workspace-write": auto(), "danger-full-access": ""} {
 		id := c.launch(func(m *protocol.Launch) { m.DryRun, m.Mode = true, mode }, "touch", "made")
 		p, ok := c.next().(*protocol.Planned)
 		if !ok || p.ID != id {

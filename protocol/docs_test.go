@@ -151,6 +151,7 @@ var capabilityMeanings = map[string]string{
 	CapDryRun:      "`dry_run`",
 	CapEvents:      "`subscribe` and `unsubscribe`",
 	CapFeatures:    "`features`",
+	CapNetAllow:    "`net_allow` in `launch`, and the networks `loopback` and `proxy`",
 }
 
 var mark = regexp.MustCompile(`(?s)<!-- ([^\n]*?) -->\n(.*?)<!-- end -->\n`)

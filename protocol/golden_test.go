@@ -42,6 +42,9 @@ func constructedRequests() map[string]Message {
 			Stdio: &Stdio{StdioStream, StdioDescriptor, StdioNull}, OutputWindow: 1 << 20, Descriptors: []PassedDescriptor{{3}, {9}},
 			DescriptorsUnsafe: true, Label: "nightly \u00fc", Keep: true,
 		},
+		"launch-net-allow": &Launch{
+			ID: 16, Argv: []Bytes{"git", "fetch"}, Dir: "/home/u/project", Net: "proxy", NetAllow: []string{"example.com", "*.example.org:443", "[2001:db8::1]:8000-8099"},
+		},
 		"launch-tty":     &Launch{ID: 3, Argv: []Bytes{"bash", "-i"}, Dir: "/home/u/project", TTY: &Size{24, 80}, OutputWindow: 65536},
 		"launch-dry-run": &Launch{ID: 4, Dir: "/home/u/project", Mode: "workspace-write", DryRun: true},
 		"stdin":          &Stdin{ID: 1, Offset: 0, Data: Data("hello\n")},

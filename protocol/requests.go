@@ -110,6 +110,8 @@ type Launch struct {
 	Mode string `json:"mode,omitempty" is:"max=64"`
 	// The network: `none`, `loopback`, `proxy` or `host`. Absent: the profiles' choice, else `none`.
 	Net string `json:"net,omitempty" is:"max=64"`
+	// Hosts that may be reached through the daemon's proxy, `HOST[:PORTS]`: `net_allow` stands for the network `proxy`.
+	NetAllow []string `json:"net_allow,omitempty" is:"some,max=2048"`
 	// Files and trees that may also be read.
 	Readable []Bytes `json:"readable,omitempty" is:"some"`
 	// Files and trees that may also be written.

@@ -43,6 +43,7 @@ const (
 	CapDryRun      = "dry-run"
 	CapEvents      = "events"
 	CapFeatures    = "features"
+	CapNetAllow    = "net-allow"
 )
 
 var history = []Capability{
@@ -52,6 +53,7 @@ var history = []Capability{
 	{CapDryRun, "2026-12"},
 	{CapEvents, "2026-12"},
 	{CapFeatures, "2026-12"},
+	{CapNetAllow, "2026-12"},
 }
 
 // History lists every capability with the month in which it came. A daemon's

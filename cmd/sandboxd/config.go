@@ -20,6 +20,7 @@ import (
 
 	"sandboxd/daemon"
 	"sandboxd/internal/cli"
+	"sandboxd/internal/proxy"
 	"sandboxd/policy"
 )
 
@@ -37,6 +38,7 @@ type configDoc struct {
 type ceilingDoc struct {
 	Mode        modeWord      `toml:"mode"`
 	Net         netWord       `toml:"net"`
+	NetAllow    []hostWord    `toml:"net_allow"`
 	Roots       []rootWord    `toml:"roots"`
 	Backends    []backendWord `toml:"backends"`
 	Memory      sizeWord      `toml:"memory"`
@@ -71,7 +73,7 @@ func (d *configDoc) all() []*ceilingDoc {
 }
 
 // knownKeys is the hint for an unknown one.
-const knownKeys = "[ceiling], [[group]] and [[user]] have mode, net, roots, backends, memory, disk, pids, cpus, timeout, workers, connections; the latter two a name"
+const knownKeys = "[ceiling], [[group]] and [[user]] have mode, net, net_allow, roots, backends, memory, disk, pids, cpus, timeout, workers, connections; the latter two a name"
 
 // Words that are checked where they stand, so that an error has their position. They
 // are structs: the decoder would put a number or a text into any other kind by itself,
@@ -79,6 +81,7 @@ const knownKeys = "[ceiling], [[group]] and [[user]] have mode, net, roots, back
 type (
 	modeWord    struct{ m policy.Mode }
 	netWord     struct{ n policy.Net }
+	hostWord    struct{ rule string }
 	rootWord    struct{ path string }
 	backendWord struct{ name string }
 	userWord    struct{ id int } // one more than the number; 0 is none
@@ -98,6 +101,12 @@ func (w *modeWord) UnmarshalText(b []byte) error {
 func (w *netWord) UnmarshalText(b []byte) error {
 	var err error
 	w.n, err = policy.ParseNet(string(b))
+	return err
+}
+
+func (w *hostWord) UnmarshalText(b []byte) error {
+	w.rule = string(b)
+	_, err := proxy.ParseRule(w.rule)
 	return err
 }
 
@@ -190,6 +199,11 @@ func (d *ceilingDoc) ceiling() daemon.Ceiling {
 	for _, r := range d.Roots {
 		c.Roots = append(c.Roots, r.path)
 	}
+	var hosts []string
+	for _, h := range d.NetAllow {
+		hosts = append(hosts, h.rule)
+	}
+	c.NetAllow, _ = proxy.ParseRules(hosts) // each was read already
 	for _, b := range d.Backends {
 		c.Backends = append(c.Backends, b.name)
 	}
@@ -251,8 +265,8 @@ func parseConfig(path string, text []byte) (daemon.Ceilings, error) {
 	}
 	for _, c := range doc.all() {
 		// No bound, by what it becomes; nothing at all, by what it looks like.
-		if c.Roots != nil && len(c.Roots) == 0 || c.Backends != nil && len(c.Backends) == 0 {
-			return daemon.Ceilings{}, refuse("leave the key out if there is no bound", "%s: roots or backends is an empty list", path)
+		if c.Roots != nil && len(c.Roots) == 0 || c.Backends != nil && len(c.Backends) == 0 || c.NetAllow != nil && len(c.NetAllow) == 0 {
+			return daemon.Ceilings{}, refuse("leave the key out if there is no bound", "%s: roots, backends or net_allow is an empty list", path)
 		}
 	}
 	all := daemon.Ceilings{Default: doc.Ceiling.ceiling(), Users: map[int]daemon.Ceiling{}}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"sandboxd/daemon"
+	"sandboxd/internal/proxy"
 	"sandboxd/policy"
 )
 
@@ -25,6 +26,7 @@ func TestConfig(t *testing.T) {
 [ceiling]
 mode = "workspace-write"
 net = "none"
+net_allow = ["*.example.com:443", "10.1.0.0/16"]
 roots = ["`+dir+`"]
 backends = ["landlock"]
 memory = "2G"
@@ -47,9 +49,13 @@ timeout = 90
 	if err != nil {
 		t.Fatal(err)
 	}
+	hosts, err := proxy.ParseRules([]string{"*.example.com:443", "10.1.0.0/16"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := daemon.Ceilings{
 		Default: daemon.Ceiling{
-			Mode: policy.WorkspaceWrite, Net: policy.NetNone, Roots: []string{dir}, Backends: []string{"landlock"},
+			Mode: policy.WorkspaceWrite, Net: policy.NetNone, NetAllow: hosts, Roots: []string{dir}, Backends: []string{"landlock"},
 			Limits:  policy.Limits{Memory: 2 << 30, Disk: 4096, Pids: 100, CPUs: 1.5, Time: 10 * time.Minute},
 			Workers: 8, Connections: 4,
 		},
@@ -85,6 +91,8 @@ func TestConfigRefused(t *testing.T) {
 		`mode = 1`:                            "c.toml:3:8: ",
 		`mode = ""`:                           "c.toml:3:8: ",
 		`net = "all"`:                         "c.toml:3:7: ",
+		`net_allow = []`:                      "empty list",
+		`net_allow = ["http://example.com/"]`: "c.toml:3:14: ",
 		`roots = []`:                          "empty list",
 		`backends = []`:                       "empty list",
 		`roots = "/usr"`:                      "c.toml:3:9: ",

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"sandboxd/backend/landlock"
 	"sandboxd/protocol"
 )
 
@@ -225,12 +227,12 @@ func TestReach(t *testing.T) {
 	if _, err := os.Stat(python); err != nil {
 		t.Skip("needs python3")
 	}
-	run := func(t *testing.T, p *process, c *client, mode string) map[string]string {
+	run := func(t *testing.T, p *process, c *client, mode, backend string) map[string]string {
 		t.Helper()
 		// A binary and a state that nothing but the sandbox protects.
 		binary := filepath.Join(p.dir, "binary")
 		must(t, os.WriteFile(binary, []byte("#!/bin/sh\n"), 0o755))
-		r := c.finish(c.launch(func(m *protocol.Launch) { m.Mode = mode }, python, "-c", reach, p.socket, strconv.Itoa(p.cmd.Process.Pid), strconv.Itoa(p.front()), binary, filepath.Join(p.dir, "audit")))
+		r := c.finish(c.launch(func(m *protocol.Launch) { m.Mode, m.Backend = mode, backend }, python, "-c", reach, p.socket, strconv.Itoa(p.cmd.Process.Pid), strconv.Itoa(p.front()), binary, filepath.Join(p.dir, "audit")))
 		if r.status() != 0 {
 			t.Fatal(r)
 		}
@@ -246,21 +248,31 @@ func TestReach(t *testing.T) {
 		_ = os.Remove(p.socket + ".other")
 		return got
 	}
-	refusals := []string{strconv.Itoa(int(unix.EACCES)), strconv.Itoa(int(unix.EPERM)), strconv.Itoa(int(unix.EXDEV))}
-	check := func(t *testing.T, mode string, got map[string]string) {
+	check := func(t *testing.T, mode, backend string, got map[string]string) {
 		t.Helper()
+		refusals := []unix.Errno{unix.EACCES, unix.EPERM, unix.EXDEV}
+		if backend == landlock.NativeName { // it is not there, or a process of another number
+			refusals = append(refusals, unix.ENOENT, unix.ESRCH, unix.EROFS)
+		}
 		for name, answer := range got {
-			if !strings.Contains(strings.Join(refusals, " "), answer) || answer == "done" {
-				t.Errorf("%s: %s: %s", mode, name, answer)
+			n, err := strconv.Atoi(answer)
+			if err != nil || !slices.Contains(refusals, unix.Errno(n)) {
+				t.Errorf("%s, %s: %s: %s", mode, backend, name, answer)
 			}
 		}
+	}
+	backends := []string{landlock.Name}
+	if landlock.New(landlock.Options{Namespaces: true, Try: true}).Probe().Usable {
+		backends = append(backends, landlock.NativeName)
 	}
 	t.Run("user", func(t *testing.T) {
 		p := serving(t)
 		for _, mode := range []string{"read-only", "workspace-write"} {
-			check(t, mode, run(t, p, p.dial(), mode))
+			for _, b := range backends {
+				check(t, mode, b, run(t, p, p.dial(), mode, b))
+			}
 		}
-		got := run(t, p, p.dial(), "danger-full-access")
+		got := run(t, p, p.dial(), "danger-full-access", "")
 		for _, name := range []string{"connect", "kill monitor", "write binary", "replace binary", "audit log", "replace socket"} {
 			if got[name] != "done" {
 				t.Errorf("the control: %s: %s", name, got[name])
@@ -276,14 +288,16 @@ func TestReach(t *testing.T) {
 	t.Run("system", func(t *testing.T) {
 		p, a, _ := system(t)
 		for _, mode := range []string{"read-only", "workspace-write"} {
-			check(t, mode, run(t, p, a, mode))
+			for _, b := range backends {
+				check(t, mode, b, run(t, p, a, mode, b))
+			}
 		}
 		// Without a sandbox it is the user that is in the way; the socket is open to alice.
-		got := run(t, p, a, "danger-full-access")
+		got := run(t, p, a, "danger-full-access", "")
 		if got["connect"] != "done" {
 			t.Errorf("the control: %v", got)
 		}
 		delete(got, "connect")
-		check(t, "danger-full-access", got)
+		check(t, "danger-full-access", "", got)
 	})
 }

@@ -146,7 +146,6 @@ func TestSilentDaemon(t *testing.T) {
 // notByDaemon are the scripts that do not run with a daemon, and why.
 var notByDaemon = map[string]string{
 	"audit":      "it runs nothing",
-	"native":     "a daemon has no such backend yet",
 	"selection":  "what is explained is a launch of sbx itself",
 	"leftovers":  "it looks into sbx's TMPDIR; a daemon has its own",
 	"nolandlock": "it fakes sbx's kernel; a daemon has its own",
@@ -177,11 +176,8 @@ func TestScriptsByDaemon(t *testing.T) {
 	}
 	conditions := p.Condition
 	p.Condition = func(cond string) (bool, error) {
-		switch cond {
-		case "daemon":
+		if cond == "daemon" {
 			return true, nil
-		case "native":
-			return false, nil
 		}
 		return conditions(cond)
 	}

@@ -35,9 +35,6 @@ func (f *runFlags) runByDaemon(args []string) error {
 	if f.explainSelection {
 		return refuse("leave --daemon out, or use --dry-run, which says what the daemon would choose", "--explain-selection is not for --daemon")
 	}
-	if len(f.netAllow) > 0 {
-		return refuse("leave --daemon out", "--net-allow is not for --daemon yet: a daemon has no proxy")
-	}
 	files, err := f.passedFiles()
 	if err != nil {
 		return err
@@ -81,7 +78,7 @@ func (f *runFlags) runByDaemon(args []string) error {
 		capability string
 	}{
 		"--keep": {f.keep, protocol.CapKeep}, "--tty": {f.ownTerminal, protocol.CapTTY}, "--dry-run": {f.dryRun, protocol.CapDryRun},
-		"--pass-fd": {len(files) > 0, protocol.CapDescriptors},
+		"--pass-fd": {len(files) > 0, protocol.CapDescriptors}, "--net-allow": {len(f.netAllow) > 0, protocol.CapNetAllow},
 	} {
 		if needs.used && !c.Has(needs.capability) {
 			return refused(refuse("leave it out, or run without --daemon", "the daemon at %s cannot do what %s asks for", c.Socket(), flag))
@@ -192,7 +189,7 @@ func (r remote) Stop(grace time.Duration) bool {
 // message is what the flags say, for the daemon.
 func (f *runFlags) message(args []string) protocol.Launch {
 	m := protocol.Launch{
-		Argv: bytesOf(args), Workspace: protocol.Bytes(f.workspace), Cwd: protocol.Bytes(f.cwd), Mode: f.mode, Net: f.net,
+		Argv: bytesOf(args), Workspace: protocol.Bytes(f.workspace), Cwd: protocol.Bytes(f.cwd), Mode: f.mode, Net: f.net, NetAllow: f.netAllow,
 		Readable: bytesOf(f.readable), Writable: bytesOf(f.writable), Deny: bytesOf(f.deny), AllowExec: bytesOf(f.execs),
 		Profiles: bytesOf(f.profiles), NoProjectProfile: f.noProject, Cache: f.cache, Require: f.require, AllowGap: f.allowGap,
 		DescriptorsUnsafe: f.passFDUnsafe, DryRun: f.dryRun, Label: f.label, Keep: f.keep, Limits: f.limits.message(),

@@ -313,6 +313,46 @@ func (r Rules) Strings() []string {
 	return words
 }
 
+// Len is how many there are.
+func (r Rules) Len() int { return len(r.list) }
+
+// Beyond finds the first of the asked rules that no single one of r covers.
+func (r Rules) Beyond(asked Rules) (more Rule, found bool) {
+	for _, o := range asked.list {
+		if !slices.ContainsFunc(r.list, func(c Rule) bool { return c.covers(o) }) {
+			return o, true
+		}
+	}
+	return Rule{}, false
+}
+
+// covers tells whether all that o allows is allowed by r as well: an address that is not
+// public, too, is so only by a rule that names no more than its special range.
+func (r Rule) covers(o Rule) bool {
+	for _, want := range o.ports {
+		if !slices.ContainsFunc(r.ports, func(s span) bool { return s.first <= want.first && want.last <= s.last }) {
+			return false
+		}
+	}
+	switch {
+	case o.name == "" && r.name == "":
+		if !r.prefix.IsValid() || !o.prefix.IsValid() || !within(o.prefix, r.prefix) {
+			return false
+		}
+		return !slices.ContainsFunc(special, func(b block) bool { return within(o.prefix, b.prefix) && !within(r.prefix, b.prefix) })
+	case o.name == "" || r.name == "":
+		return false
+	case r.below:
+		above, ok := strings.CutSuffix(o.name, r.name)
+		return ok && (above == "" && o.below || len(above) > 1 && above[len(above)-1] == '.')
+	}
+	return !o.below && o.name == r.name
+}
+
+func within(p, all netip.Prefix) bool {
+	return all.Bits() <= p.Bits() && all.Contains(p.Addr())
+}
+
 // match gives the first rule that allows a destination. If none does, other tells
 // that one allows another port of the host.
 func (r Rules) match(h host, port uint16) (rule Rule, ok, other bool) {

@@ -77,7 +77,7 @@ func Compile(p policy.Policy, host []policy.Link) (Layout, error) {
 		return Layout{}, backend.Refuse("grant what lies beside it instead of the whole tree", "%q cannot be denied inside the granted tree %q yet", deny, by.Path)
 	}
 	grants := p.Grants()
-	b := builder{grants: grants, l: Layout{TempAt: tempAt}, at: map[string]int{}}
+	b := builder{grants: grants, l: Layout{TempAt: tempAt}, at: map[string]int{}, mapped: p.Spec().ExecOnly}
 	slices.SortStableFunc(grants, func(a, b policy.Grant) int { return compare(string(a.Path), string(b.Path)) })
 	for _, g := range grants {
 		if g.Path == "/" {
@@ -159,6 +159,10 @@ type builder struct {
 	grants []policy.Grant
 	l      Layout
 	at     map[string]int // entries, by their paths
+	// mapped tells that execution is limited to single files (--allow-exec), whose
+	// libraries lie in trees that are not executable. A mount without execution would
+	// keep them from being mapped as well (mmap(2), EPERM), which Landlock does not.
+	mapped bool
 }
 
 // add puts an entry in, with the directories that lead there, unless something of the
@@ -216,7 +220,7 @@ func (b *builder) grant(g policy.Grant) {
 	}
 	e := Entry{
 		Path: g.Path, Kind: Bind, File: g.Kind == policy.File,
-		Device: access.Has(policy.Ioctl) || policy.Within(p, dev), Write: access.Has(policy.Write), Exec: access.Has(policy.Exec),
+		Device: access.Has(policy.Ioctl) || policy.Within(p, dev), Write: access.Has(policy.Write), Exec: access.Has(policy.Exec) || b.mapped,
 	}
 	if h := b.bound(p); h.Kind == Bind && h.Device == e.Device && h.Write == e.Write && h.Exec == e.Exec {
 		return
