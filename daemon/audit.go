@@ -7,6 +7,7 @@ import (
 
 	"sandboxd/backend"
 	"sandboxd/internal/audit"
+	"sandboxd/internal/run"
 	"sandboxd/policy"
 	"sandboxd/protocol"
 	"sandboxd/report"
@@ -43,6 +44,7 @@ type audited struct {
 func (l *launch) audit(m *protocol.Launch) *audited {
 	r := l.asker
 	r.Worker, r.Mode, r.Net, r.Label = l.worker, m.Mode, m.Net, policy.Raw(m.Label)
+	r.DryRun = m.DryRun
 	r.Cwd, r.Workspace, r.Profiles = policy.Raw(m.Cwd), policy.Raw(m.Workspace), words(m.Profiles)
 	for _, a := range m.Argv {
 		r.Argv = append(r.Argv, policy.Raw(a))
@@ -68,6 +70,21 @@ func (a *audited) allow(p policy.Policy, backend, plan string, e backend.Enforce
 		a.enforced = e
 	}
 	return err
+}
+
+// planned writes what a launch would be allowed as, of which there is to be none.
+func (a *audited) planned(p *run.DryRun) error {
+	effects := map[string]string{}
+	for e, s := range p.Effects {
+		if s.Status != backend.NotRequested {
+			effects[e.String()] = s.Status.String()
+		}
+	}
+	err := a.decide(audit.Decision{Decision: audit.Allow, Source: "ceiling", PlanHash: p.Hash, Backend: p.Backend, Level: p.Level.String(), Effects: effects})
+	if err != nil {
+		return err
+	}
+	return a.wait()
 }
 
 func (a *audited) decide(d audit.Decision) error {

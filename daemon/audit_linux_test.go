@@ -53,6 +53,48 @@ func records[B any](t *testing.T, dir, kind string) (list []B) {
 
 func limited(m *protocol.Launch) { m.Limits = &protocol.LaunchLimits{Memory: 1 << 30} }
 
+// TestDryRunsAreAudited: what was only asked is in the log before it is answered, with
+// what it would have been, or why it would be refused; and no end follows.
+func TestDryRunsAreAudited(t *testing.T) {
+	needLandlock(t)
+	_, dir, socket := auditedDaemon(t)
+	c := dial(t, socket)
+	c.launch(func(m *protocol.Launch) {
+		limited(m)
+		m.AllowGap, m.DryRun = []string{"limits.memory"}, true
+	}, "touch", "made")
+	until[*protocol.Planned](c)
+	requests, decisions := records[audit.Request](t, dir, audit.KindRequest), records[audit.Decision](t, dir, audit.KindDecision)
+	if len(requests) != 1 || len(decisions) != 1 {
+		t.Fatalf("%d requests, %d decisions", len(requests), len(decisions))
+	}
+	q, d := requests[0], decisions[0]
+	if !q.DryRun || q.Worker == "" || q.Worker != d.Worker || q.Mode != "workspace-write" || len(q.Argv) != 2 {
+		t.Errorf("%+v", q)
+	}
+	if d.Decision != audit.Allow || d.Backend != auto() || d.Level == "" || d.PlanHash == "" || d.Effects["fs.write"] != "enforced" {
+		t.Errorf("%+v", d)
+	}
+	c.launch(func(m *protocol.Launch) { m.DryRun = true }, "true") // above the ceiling
+	if e, ok := c.next().(*protocol.Error); !ok || e.Code != protocol.Ceiling {
+		t.Errorf("%+v", e)
+	}
+	decisions = records[audit.Decision](t, dir, audit.KindDecision)
+	if len(decisions) != 2 || decisions[1].Decision != audit.Refuse || string(decisions[1].Source) != "ceiling" {
+		t.Errorf("%+v", decisions)
+	}
+	if ends := records[audit.End](t, dir, audit.KindEnd); len(ends) != 0 {
+		t.Errorf("%d ends", len(ends))
+	}
+	ran := c.finish(c.launch(func(m *protocol.Launch) {
+		limited(m)
+		m.AllowGap = []string{"limits.memory"}
+	}, "true"))
+	if all := records[audit.Request](t, dir, audit.KindRequest); !ran.report.Ran || len(all) != 3 || all[2].DryRun {
+		t.Errorf("a launch: %+v", all)
+	}
+}
+
 func TestAudit(t *testing.T) {
 	needLandlock(t)
 	log, dir, socket := auditedDaemon(t)

@@ -219,10 +219,13 @@ func (l *launch) begin(frame []byte) (*carried, error) {
 	if !ok || m.ID != l.id || m.Attached() != len(l.files) {
 		return nil, link.Odd("hands on another message than launch %d", l.id)
 	}
-	if m.DryRun { // nothing is launched, and nothing is in the log
-		return nil, l.plan(m)
-	}
 	c := &carried{audited: l.audit(m)}
+	if m.DryRun {
+		if err := l.plan(m, c.audited); err != nil {
+			c.refusal, l.planned = err, nil
+		}
+		return c, nil
+	}
 	if err := l.carryOut(m, c); err != nil {
 		c.refusal = err
 	}
@@ -333,9 +336,9 @@ func (l *launch) options(m *protocol.Launch, a *audited) (o run.Options, err err
 		return o, err
 	}
 	p = l.m.shared.Same(p)
-	if a != nil {
-		a.policy(p)
-		l.policy.Store(&p)
+	a.policy(p)
+	l.policy.Store(&p)
+	if !m.DryRun {
 		if err := l.hold(len(p.Spec().Guarded)); err != nil {
 			return o, err
 		}
@@ -353,9 +356,9 @@ func (l *launch) options(m *protocol.Launch, a *audited) (o run.Options, err err
 	return o, nil
 }
 
-// plan says what would be launched.
-func (l *launch) plan(m *protocol.Launch) error {
-	o, err := l.options(m, nil)
+// plan says what would be launched, once the log has that it was asked.
+func (l *launch) plan(m *protocol.Launch, a *audited) error {
+	o, err := l.options(m, a)
 	if err != nil {
 		return err
 	}
@@ -363,8 +366,10 @@ func (l *launch) plan(m *protocol.Launch) error {
 	if err != nil {
 		return refusal(err)
 	}
-	l.planned, err = json.Marshal(d)
-	return err
+	if l.planned, err = json.Marshal(d); err != nil {
+		return err
+	}
+	return a.planned(d)
 }
 
 // started tells the front that the worker runs.

@@ -928,7 +928,7 @@ func TestSecretsStayOut(t *testing.T) {
 // TestBodiesHaveNoPlaceForValues: no field that a record has is for the values of
 // variables or for what files hold. Who adds one decides here.
 func TestBodiesHaveNoPlaceForValues(t *testing.T) {
-	known := "Worker UID GID PID Exe Conn Argv ArgvSHA256 ArgvItems Cwd Workspace Mode Net EnvNames Profiles Label Weakened Cut " +
+	known := "Worker UID GID PID Exe Conn Argv ArgvSHA256 ArgvItems Cwd Workspace Mode Net EnvNames Profiles Label Weakened DryRun Cut " +
 		"Decision Reason Source PlanHash Backend Level Effects Outcome Usage Denials DenialsLost ExitStatus "
 	for _, body := range []any{Request{}, Decision{}, End{}} {
 		for _, f := range reflect.VisibleFields(reflect.TypeOf(body)) {

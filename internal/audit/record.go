@@ -46,7 +46,10 @@ type Request struct {
 	Profiles   []string           `json:"profiles,omitempty"`
 	Label      policy.Raw         `json:"label,omitempty"`
 	Weakened   []policy.Weakening `json:"weakened,omitempty"`
-	Cut        map[string]Cut     `json:"cut,omitempty"`
+	// DryRun tells that it was only asked what a launch would be: nothing runs, and no
+	// end follows.
+	DryRun bool           `json:"dry_run,omitempty"`
+	Cut    map[string]Cut `json:"cut,omitempty"`
 }
 
 // The words of [Decision].

@@ -82,8 +82,12 @@ func (r Request) text() string {
 	for _, w := range r.Weakened {
 		weak = append(weak, policy.Printable(w.Flag))
 	}
+	asks := "asks for"
+	if r.DryRun {
+		asks = "asks what it would be for"
+	}
 	return words(named("worker", r.Worker), fmt.Sprintf("uid %d gid %d pid %d", r.UID, r.GID, r.PID), named("exe", string(r.Exe)), named("label", string(r.Label)),
-		"asks for", policy.Printable(r.Mode), named("net", r.Net), named("in", string(r.Cwd)), named("weakened by", strings.Join(weak, ", ")), "-- "+strings.Join(argv, " "))
+		asks, policy.Printable(r.Mode), named("net", r.Net), named("in", string(r.Cwd)), named("weakened by", strings.Join(weak, ", ")), "-- "+strings.Join(argv, " "))
 }
 
 func (d Decision) text() string {

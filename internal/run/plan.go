@@ -17,6 +17,8 @@ type DryRun struct {
 	Effects  map[policy.Effect]backend.State `json:"effects"`
 	Passed   []string                        `json:"backends_passed,omitempty"`
 	Warnings []string                        `json:"warnings,omitempty"`
+	// Hash is [PlanHash], for who keeps a record.
+	Hash string `json:"-"`
 }
 
 // Plan says what a launch would be. Nothing is made and nothing runs. An error is why
@@ -25,14 +27,14 @@ func Plan(o Options) (*DryRun, error) {
 	d := &DryRun{Schema: report.SchemaVersion, DryRun: true, Policy: report.PolicyOf(o.Policy), Warnings: o.Warnings}
 	var enforcement backend.Enforcement
 	if o.Policy.Mode() == policy.FullAccess {
-		enforcement = Unconfined(o.Policy)
+		enforcement, d.Hash = Unconfined(o.Policy), PlanHash(o.Policy, backend.Choice{})
 	} else {
 		choice, err := backend.Select(o.Policy, o.Backends)
 		if err != nil {
 			return nil, err
 		}
 		d.Backend, d.Plan, d.Passed = choice.Backend.Name(), choice.Plan.Describe(), choice.Passed
-		enforcement = choice.Plan.Enforcement()
+		enforcement, d.Hash = choice.Plan.Enforcement(), PlanHash(o.Policy, choice)
 	}
 	d.Level, d.Effects = enforcement.Level(o.Policy), enforcement.Map()
 	return d, nil
