@@ -31,6 +31,9 @@ func mortal() int {
 	m, err := New(Options{
 		Socket: listen.Options{Path: os.Getenv("SOCKET"), Mode: listen.User}, Version: "test", NoAudit: true,
 		Backends: func(u *User) []backend.Backend {
+			if os.Getenv("NATIVE") != "" {
+				return Backends(u)
+			}
 			return []backend.Backend{landlock.New(landlock.Options{User: u, Watch: watch, Recheck: true})}
 		},
 		Features: func() any { return nil },
@@ -174,11 +177,30 @@ func users() map[string]int {
 // worker lives on, and nothing that was made for one stays.
 func TestKilled(t *testing.T) {
 	needLandlock(t)
+	type user struct {
+		uid int
+		env []string
+	}
+	all := map[string]user{}
 	for name, uid := range users() {
+		all[name] = user{uid, nil}
+		if auto() == landlock.NativeName {
+			all[name+", with namespaces"] = user{uid, []string{"NATIVE=1"}}
+		}
+	}
+	for name, u := range all {
 		t.Run(name, func(t *testing.T) {
 			for i := range 8 {
-				cmd, socket, state := startMortal(t, uid)
-				c := dialDirectly(t, socket, filepath.Join(filepath.Dir(state), "ws"))
+				cmd, socket, state := startMortal(t, u.uid, u.env...)
+				ws := filepath.Join(filepath.Dir(state), "ws")
+				c := dialDirectly(t, socket, ws)
+				placeholders := func() int {
+					list, err := os.ReadDir(ws)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return len(list)
+				}
 				word := fmt.Sprintf("10000.%d%d", os.Getpid(), i)
 				// One that leaves its session, one that ignores signals, many at once.
 				for range 6 {
@@ -186,6 +208,9 @@ func TestKilled(t *testing.T) {
 				}
 				if i%2 == 0 { // else in the middle of the launches
 					waitUntil(t, "the workers", func() bool { return len(marked(word)) >= 6*4 })
+					if u.env != nil && placeholders() == 0 {
+						t.Error("nothing is protected")
+					}
 				} else {
 					time.Sleep(time.Duration(i) * 3 * time.Millisecond) // any moment will do
 				}
@@ -203,7 +228,7 @@ func TestKilled(t *testing.T) {
 				}
 				_ = cmd.Wait()
 				waitUntil(t, "the end of all workers", func() bool { return len(marked(word)) == 0 })
-				waitUntil(t, "that all was removed", func() bool { return isEmpty(t, filepath.Dir(state)) })
+				waitUntil(t, "that all was removed", func() bool { return isEmpty(t, filepath.Dir(state)) && placeholders() == 0 })
 			}
 		})
 	}
