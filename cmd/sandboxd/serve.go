@@ -26,7 +26,7 @@ import (
 	"sandboxd/internal/logfile"
 )
 
-func backendNames() []string { return []string{landlock.Name} }
+func backendNames() []string { return []string{landlock.Name, landlock.NativeName} }
 
 // Bounds of the service.
 const (
