@@ -20,6 +20,9 @@ var errnos = map[string]string{
 	"EROFS":           "read-only file system",
 	"EBUSY":           "device or resource busy",
 	"ENOSYS":          "function not implemented",
+	"ESRCH":           "no such process",
+	"EEXIST":          "file exists",
+	"EADDRNOTAVAIL":   "cannot assign requested address",
 	"ELOOP":           "too many levels of symbolic links",
 	"ENETUNREACH":     "network is unreachable",
 	"ECONNREFUSED":    "connection refused",
@@ -27,7 +30,7 @@ var errnos = map[string]string{
 	"EPROTONOSUPPORT": "protocol not supported",
 }
 
-func dialects() []dialect.Dialect { return []dialect.Dialect{dialect.Landlock()} }
+func dialects() []dialect.Dialect { return []dialect.Dialect{dialect.Landlock(), dialect.Native()} }
 
 func TestTablesAreSound(t *testing.T) {
 	seen := map[string]bool{}
@@ -155,6 +158,40 @@ func TestMatch(t *testing.T) {
 	}
 	if (dialect.Dialect{}).Match("permission denied") != "" {
 		t.Error("the empty dialect matches")
+	}
+}
+
+// TestNativeSaysItsOwn: what is common to it and to Landlock is not all of it.
+func TestNativeSaysItsOwn(t *testing.T) {
+	d := dialect.Native()
+	for _, tt := range []struct {
+		effect, errno string
+		want          bool
+	}{
+		{"fs.write", "EROFS", true},
+		{"fs.read", "ENOENT", true},
+		{"fs.protected", "EBUSY", true},
+		{"proc.signal", "ESRCH", true},
+		{"net.unix.abstract", "ECONNREFUSED", true},
+		{"fs.read", "EROFS", false},     // to read it is enough
+		{"proc.signal", "EIO", false},   // nobody's
+		{"tree.kill", "EPERM", false},   // not governed by an errno
+		{"fs.exec", "ENOEXEC", false},   // the file's own fault
+		{"fs.truncate", "EXDEV", false}, // another effect's errno
+	} {
+		if got := d.Fits(tt.effect, tt.errno); got != tt.want {
+			t.Errorf("Fits(%q, %q) = %v", tt.effect, tt.errno, got)
+		}
+	}
+	for line, want := range map[string]string{
+		"touch: cannot touch 'x': Read-only file system":  "read-only file system",
+		"mv: cannot move 'a': Device or resource busy":    "device or resource busy",
+		"cat: x: No such file or directory":               "", // far too common
+		"mkdir: cannot create directory 'x': File exists": "",
+	} {
+		if got := d.Match(line); got != want {
+			t.Errorf("Match(%q) = %q, want %q", line, got, want)
+		}
 	}
 }
 

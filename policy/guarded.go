@@ -25,7 +25,16 @@ const (
 	// GuardFile is the same where a directory in its place would disturb: what stands
 	// for it meanwhile is a file with Text in it.
 	GuardFile Guard = "missing-file"
+	// GuardDenied is what can be neither read nor changed, and stays; where nothing
+	// stands, nothing can be made.
+	GuardDenied Guard = "denied"
+	// GuardHidden is the same in a tree that the worker cannot write to: where nothing
+	// stands, nothing is held.
+	GuardHidden Guard = "hidden"
 )
+
+// Denies tells whether what is held so cannot be read.
+func (g Guard) Denies() bool { return g == GuardDenied || g == GuardHidden }
 
 // Guarded is one place in a writable tree that is held against the worker. What leads
 // to it in that tree stands before it in a list.
@@ -34,6 +43,8 @@ type Guarded struct {
 	Path  Raw    `json:"path"`
 	Guard Guard  `json:"guard"`
 	Text  string `json:"text,omitempty"`
+	// File tells of what is denied that it was no directory.
+	File bool `json:"file,omitempty"`
 }
 
 func (g Guarded) validate() error {
@@ -42,7 +53,7 @@ func (g Guarded) validate() error {
 		return fmt.Errorf("%q cannot be guarded: it is not a clean absolute path", p)
 	}
 	switch g.Guard {
-	case GuardPinned, GuardMade, GuardShut, GuardLink, GuardMissing, GuardFile:
+	case GuardPinned, GuardMade, GuardShut, GuardLink, GuardMissing, GuardFile, GuardDenied, GuardHidden:
 		return nil
 	}
 	return fmt.Errorf("%q is guarded in an unknown way: %q", p, g.Guard)

@@ -37,8 +37,15 @@ type Spec struct {
 	// worker with a tree of its own gets them, so that paths lead where they do outside.
 	Links []Link
 	// Deny are clean absolute paths that must not be reachable although a
-	// grant covers them. A backend that cannot carve them out refuses.
+	// grant covers them. Of a denied path and the grants around it and in it the
+	// most specific counts: a grant below it can be reached. A backend that cannot
+	// carve them out refuses.
 	Deny []string
+	// Denied are the places of those paths that a grant covers, as they were found,
+	// and what holds them, in the order of [Spec.Guarded]; DenyGaps is what is not
+	// held of them, in words.
+	Denied   []Guarded
+	DenyGaps []string
 	// Protected are paths (absolute, or relative to every repository root) that
 	// stay unwritable inside a writable workspace.
 	Protected []string
@@ -136,7 +143,7 @@ func New(s Spec) (Policy, error) {
 			return Policy{}, err
 		}
 	}
-	for _, g := range s.Guarded {
+	for _, g := range slices.Concat(s.Guarded, s.Denied) {
 		if err := g.validate(); err != nil {
 			return Policy{}, err
 		}
@@ -159,6 +166,8 @@ func (s Spec) clone() Spec {
 	s.Links = slices.Clone(s.Links)
 	s.NetAllow = slices.Clone(s.NetAllow)
 	s.Deny = slices.Clone(s.Deny)
+	s.Denied = slices.Clone(s.Denied)
+	s.DenyGaps = slices.Clone(s.DenyGaps)
 	s.Protected = slices.Clone(s.Protected)
 	s.Guarded = slices.Clone(s.Guarded)
 	s.Unguarded = slices.Clone(s.Unguarded)
@@ -208,29 +217,40 @@ func (p Policy) Deny() []string { return slices.Clone(p.s.Deny) }
 // Allows tells whether the grants give access a on path p (clean, absolute,
 // real). It is the policy's own answer; what a kernel enforces is the report's.
 func (p Policy) Allows(target string, a Access) bool {
-	if p.s.Mode == FullAccess {
-		return true
-	}
-	for _, d := range p.s.Deny {
-		if Within(target, d) {
-			return false
-		}
-	}
-	var got Access
+	return p.s.Mode == FullAccess || p.AccessAt(target).Has(a)
+}
+
+// AccessAt is what the grants give on a path (clean, absolute, real): those within the
+// nearest denied path that holds it, or all.
+func (p Policy) AccessAt(target string) (got Access) {
+	denied := nearest(p.s.Deny, target)
 	for _, g := range p.s.Grants {
-		if g.Covers(target) {
+		if g.Covers(target) && inside(string(g.Path), denied) {
 			got |= g.Access
 		}
 	}
-	return got.Has(a)
+	return got
 }
 
-// DenyInsideGrant returns the first denied path that a grant covers, or that
-// holds a granted tree: what an allow-only mechanism cannot carve out.
+// nearest is the longest of some paths that is or holds another; "" for none.
+func nearest(paths []string, target string) (near string) {
+	for _, p := range paths {
+		if len(p) > len(near) && Within(target, p) {
+			near = p
+		}
+	}
+	return near
+}
+
+// inside tells whether a path lies below a denied one; all do where there is none.
+func inside(p, denied string) bool { return denied == "" || p != denied && Within(p, denied) }
+
+// DenyInsideGrant returns the first denied path that a grant covers: what an
+// allow-only mechanism cannot carve out. To deny everything is of the kind.
 func (p Policy) DenyInsideGrant() (deny string, by Grant, found bool) {
 	for _, d := range p.s.Deny {
 		for _, g := range p.s.Grants {
-			if g.Covers(d) || Within(string(g.Path), d) {
+			if g.Covers(d) || d == "/" {
 				return d, g, true
 			}
 		}

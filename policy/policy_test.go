@@ -143,6 +143,7 @@ func TestPolicyIsImmutable(t *testing.T) {
 	s.Deny, s.Protected, s.Create = []string{"/d"}, []string{".git/hooks"}, []string{"/c"}
 	s.TempEnv, s.Weakened = []TempVar{{"T", "."}}, []Weakening{{"--x", "y"}}
 	s.Links, s.Net, s.NetAllow = []Link{{"/bin", "usr/bin"}}, NetProxy, []string{"a.example:443"}
+	s.Denied, s.DenyGaps = []Guarded{{Path: "/w/secret", Guard: GuardDenied}}, []string{"y"}
 	s.Guarded, s.Unguarded = []Guarded{{Path: "/w/.git", Guard: GuardPinned}}, []string{"x"}
 	p, err := New(s)
 	if err != nil {

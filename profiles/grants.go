@@ -377,11 +377,12 @@ func (r *resolver) settleGrants() error {
 		r.spec.Grants = nil
 		return nil
 	}
-	r.spec.Grants = settle(r.spec.Grants)
+	r.unsettled = r.spec.Grants
+	r.spec.Grants = settle(r.spec.Grants, nil)
 	return nil
 }
 
-func settle(grants []policy.Grant) []policy.Grant {
+func settle(grants []policy.Grant, deny []string) []policy.Grant {
 	kept := make([]policy.Grant, 0, len(grants))
 	order := pathOrder(grants)
 	for i := 0; i < len(order); {
@@ -393,7 +394,7 @@ func settle(grants []policy.Grant) []policy.Grant {
 				g.Source += "," + more.Source
 			}
 		}
-		if !coveredAbove(&g, kept) {
+		if !coveredAbove(&g, kept, deny) {
 			kept = append(kept, g)
 		}
 	}
@@ -415,15 +416,17 @@ func pathOrder(grants []policy.Grant) []int {
 	return order
 }
 
-// coveredAbove tells whether a tree that holds g gives the same access. A
+// coveredAbove tells whether a tree that holds g gives the same access, with nothing
+// denied between the two. A
 // tree that was dropped itself is not missed: what covers it covers g as well.
-func coveredAbove(g *policy.Grant, kept []policy.Grant) bool {
+func coveredAbove(g *policy.Grant, kept []policy.Grant, deny []string) bool {
 	for i := range kept {
 		k := &kept[i]
 		if n := len(k.Path); n >= len(g.Path) || g.Path[n] != '/' && k.Path != "/" { // nearly always
 			continue
 		}
-		if k.Kind == policy.Tree && k.Access.Has(g.Access) && policy.Within(string(g.Path), string(k.Path)) {
+		if k.Kind == policy.Tree && k.Access.Has(g.Access) && policy.Within(string(g.Path), string(k.Path)) &&
+			!slices.ContainsFunc(deny, func(d string) bool { return policy.Within(d, string(k.Path)) && policy.Within(string(g.Path), d) }) {
 			return true
 		}
 	}

@@ -25,15 +25,7 @@ func (r *resolver) collectGuarded() error {
 	if r.spec.Mode != policy.WorkspaceWrite || r.req.Unguarded {
 		return nil
 	}
-	g := &guarding{r: r, at: map[string]bool{}, roots: map[string]bool{}, repos: map[string]bool{}}
-	for _, grant := range r.spec.Grants {
-		if grant.Kind == policy.Tree && grant.Access.Has(policy.Write) && !grant.Access.Has(policy.Ioctl) {
-			g.trees = append(g.trees, string(grant.Path))
-		}
-		if grant.Kind == policy.File && grant.Access.Has(policy.Write) {
-			g.files = append(g.files, string(grant.Path))
-		}
-	}
+	g := r.guarding()
 	roots := []string{r.spec.Workspace}
 	for _, p := range r.req.Writable {
 		abs, err := r.absolute(p)
@@ -53,7 +45,7 @@ func (r *resolver) collectGuarded() error {
 		}
 	}
 	g.root(r.spec.Workspace)
-	for _, root := range outermost(slices.Clone(roots)) {
+	for _, root := range outermost(slices.Clone(roots), nil) {
 		g.root(root)
 	}
 	for _, root := range roots { // one in another that is a repository by itself
@@ -61,11 +53,28 @@ func (r *resolver) collectGuarded() error {
 			g.root(root)
 		}
 	}
+	r.spec.Guarded, r.spec.Unguarded = g.sorted(), g.gaps
+	return nil
+}
+
+func (r *resolver) guarding() *guarding {
+	g := &guarding{r: r, at: map[string]bool{}, roots: map[string]bool{}, repos: map[string]bool{}}
+	for _, grant := range r.spec.Grants {
+		if grant.Kind == policy.Tree && grant.Access.Has(policy.Write) && !grant.Access.Has(policy.Ioctl) {
+			g.trees = append(g.trees, string(grant.Path))
+		}
+		if grant.Kind == policy.File && grant.Access.Has(policy.Write) {
+			g.files = append(g.files, string(grant.Path))
+		}
+	}
+	return g
+}
+
+func (g *guarding) sorted() []policy.Guarded {
 	slices.SortStableFunc(g.found, func(a, b policy.Guarded) int {
 		return strings.Compare(treeOrder(a.Path), treeOrder(b.Path))
 	})
-	r.spec.Guarded, r.spec.Unguarded = g.found, g.gaps
-	return nil
+	return g.found
 }
 
 // treeOrder is what paths are ordered by so that each stands after what holds it.
@@ -84,6 +93,7 @@ type guarding struct {
 	nested int
 	found  []policy.Guarded
 	gaps   []string
+	denied map[string]bool // all that is to be denied; nil if it is to be held only
 }
 
 func (g *guarding) gap(format string, args ...any) {
@@ -104,11 +114,11 @@ func (g *guarding) writable(p string) bool {
 
 func (g *guarding) hold(p string, how policy.Guard, text string) {
 	if g.at[p] {
-		if how != policy.GuardShut {
+		if how != policy.GuardShut && !how.Denies() {
 			return
 		}
-		for i := range g.found { // what is read-only is pinned as well
-			if f := &g.found[i]; string(f.Path) == p && f.Guard == policy.GuardPinned {
+		for i := range g.found { // what is read-only is pinned as well, and what is denied all of it
+			if f := &g.found[i]; string(f.Path) == p && (f.Guard == policy.GuardPinned || how.Denies()) {
 				f.Guard = how
 			}
 		}
@@ -138,6 +148,9 @@ func (g *guarding) place(p string, missing policy.Guard, text string) {
 			n = node{errno: syscall.ENOENT}
 		}
 		switch {
+		case g.denied != nil && (n.errno != 0 || last && n.kind != syscall.S_IFLNK):
+			g.denyAt(at, rest, n)
+			return
 		case n.errno == syscall.ENOENT:
 			if g.movable(at) && !g.exempt(at) {
 				if !last {
@@ -158,10 +171,10 @@ func (g *guarding) place(p string, missing policy.Guard, text string) {
 			if links++; links > maxLinks {
 				return // it leads nowhere
 			}
-			if last && g.exempt(at) {
+			if last && g.denied == nil && g.exempt(at) {
 				return
 			}
-			if g.movable(at) {
+			if g.movable(at) || g.denied != nil && g.seen(at) {
 				g.hold(at, policy.GuardLink, "")
 			}
 			target, err := v.readlink(at)
@@ -172,7 +185,7 @@ func (g *guarding) place(p string, missing policy.Guard, text string) {
 				real = "/"
 			}
 		case last || !n.isDir():
-			if g.writable(at) && !g.exempt(at) {
+			if g.writable(at) && (g.denied != nil || !g.exempt(at)) {
 				g.hold(at, policy.GuardShut, "")
 			}
 			return

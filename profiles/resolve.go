@@ -44,6 +44,7 @@ func Resolve(req Request) (policy.Spec, []Notice, error) {
 		(*resolver).collectEnv,
 		(*resolver).collectLinks,
 		(*resolver).collectGuarded,
+		(*resolver).collectDenied,
 		(*resolver).noteGit,
 	} {
 		if err := step(r); err != nil {
@@ -82,6 +83,10 @@ type resolver struct {
 	odd        map[string]bool // components that were noticed already
 	strange    []Notice        // about PATH
 	globVisits int             // left for deny patterns
+	unsettled  []policy.Grant  // as they were granted
+	firm       int             // so many of the denied paths are the caller's or the project's
+	denyGaps   []string        // what patterns do not hold
+	unmatched  []string        // those of them that nothing matches
 }
 
 func newResolver(req Request) *resolver {

@@ -436,7 +436,7 @@ func TestSettle(t *testing.T) {
 		return policy.Grant{Path: policy.Raw(p), Access: a, Kind: k, Reason: "r", Source: "s"}
 	}
 	rx, r, rw := policy.Read|policy.Exec, policy.Read, policy.Read|policy.Write
-	got := settle([]policy.Grant{g("/a/b", rx, policy.Tree), g("/a", rx, policy.Tree), g("/a/c", rw, policy.Tree), g("/a-b", r, policy.Tree), g("/f", r, policy.File), g("/f", rx, policy.File), g("/f/x", r, policy.File)})
+	got := settle([]policy.Grant{g("/a/b", rx, policy.Tree), g("/a", rx, policy.Tree), g("/a/c", rw, policy.Tree), g("/a-b", r, policy.Tree), g("/f", r, policy.File), g("/f", rx, policy.File), g("/f/x", r, policy.File)}, nil)
 	var have []string
 	for _, g := range got {
 		have = append(have, g.Access.String()+" "+string(g.Path))

@@ -96,6 +96,8 @@ type Policy struct {
 	Cwd         policy.Raw         `json:"cwd"`
 	Grants      []policy.Grant     `json:"grants,omitempty"`
 	Deny        []policy.Raw       `json:"deny,omitempty"`
+	Denied      []policy.Guarded   `json:"denied,omitempty"`
+	DenyGaps    []string           `json:"deny_gaps,omitempty"`
 	Protected   []policy.Raw       `json:"protected,omitempty"`
 	Guarded     []policy.Guarded   `json:"guarded,omitempty"`
 	Unguarded   []string           `json:"unguarded,omitempty"`
@@ -137,7 +139,7 @@ func PolicyOf(p policy.Policy) Policy {
 	s := p.Spec()
 	return Policy{
 		Mode: s.Mode, Net: s.Net, Workspace: policy.Raw(s.Workspace), Cwd: policy.Raw(s.Cwd), Grants: s.Grants,
-		Deny: raws(s.Deny), Protected: raws(s.Protected), Guarded: s.Guarded, Unguarded: s.Unguarded, EnvNames: envNames(s.Env), TempEnv: s.TempEnv, Create: raws(s.Create),
+		Deny: raws(s.Deny), Denied: s.Denied, DenyGaps: s.DenyGaps, Protected: raws(s.Protected), Guarded: s.Guarded, Unguarded: s.Unguarded, EnvNames: envNames(s.Env), TempEnv: s.TempEnv, Create: raws(s.Create),
 		ExecOnly: s.ExecOnly, Require: s.Require.List(), RequireFull: s.RequireFull, AllowGaps: s.AllowGap.List(), Weakened: s.Weakened, Limits: limitsOf(s.Limits),
 	}
 }

@@ -598,9 +598,9 @@ func (w *worker) Wait() backend.Result {
 	unproxied := w.way.close()
 	r := backend.Result{Outcome: outcome, Survivors: survivors, Enforcement: w.enforcement(survivors), Descriptors: w.given}
 	if w.held != nil {
-		gaps := w.held.Gaps
+		gaps, denyGaps := w.held.Gaps, w.held.DenyGaps
 		changed, err := w.leavePlaces()
-		r.Enforcement = w.protected(r.Enforcement, gaps, changed)
+		r.Enforcement = w.pr.plan.outcomeOfPlaces(r.Enforcement, gaps, denyGaps, changed)
 		if err != nil {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("removing placeholders: %v", err))
 		}

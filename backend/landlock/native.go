@@ -27,6 +27,11 @@ func (p *Plan) native(states map[policy.Effect]backend.State) {
 	for _, e := range []policy.Effect{policy.FSRead, policy.FSWrite, policy.FSExec, policy.FSTruncate} {
 		also(e, "mount namespace")
 	}
+	for _, e := range denyEffects {
+		s := states[e]
+		s.Gaps = append(p.policy.Spec().DenyGaps, s.Gaps...)
+		states[e] = s
+	}
 	states[policy.FSProtected] = p.stateGuarded()
 	states[policy.FSMetadata] = enforced("mount namespace")
 	by(policy.TTYInject, "mount namespace")

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 
 	"sandboxd/backend"
@@ -123,12 +125,12 @@ func (st *staged) programs(pr *prepared, b *berth, dir, terminal *os.File) error
 	e.DropCapabilities(false)
 	e.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1)
 	// 9 and 10, with the canary.
+	e.Step("reading the canary")
+	e.Close(e.Open(sys.AtCwd, rootfs.Canary, unix.O_RDONLY)) // so that it is the domain that refuses it
 	e.Step("landlock")
 	e.Restrict(sys.Domain{Ruleset: b.slot.ruleset, Flags: p.RestrictFlags})
-	if !p.grantsRoot() {
-		e.Step("landlock: the domain was accepted, but \"/\" can still be listed")
-		e.Refused("/")
-	}
+	e.Step("landlock: the domain was accepted, but %q can still be read", rootfs.Canary)
+	e.Refused(rootfs.Canary)
 	e.Step(stepFilter)
 	st.listener = e.Filter(pr.filterWith(b.thread.Token()), p.Supervise)
 	st.Enter = e
@@ -138,6 +140,10 @@ func (st *staged) programs(pr *prepared, b *berth, dir, terminal *os.File) error
 // rightsIn are those to what is the worker's own and not the host's.
 func (p *Plan) rightsIn(e rootfs.Entry) (rights uint64) {
 	switch e.Kind {
+	case rootfs.Dir: // what stands in it is there by the policy's word
+		if e.Path == "/" && p.readsTrees() {
+			rights = ll.AccessFSReadDir & p.HandledFS
+		}
 	case rootfs.Proc, rootfs.Terminals:
 		for _, g := range p.policy.Grants() {
 			if g.Path == e.Path {
@@ -148,6 +154,12 @@ func (p *Plan) rightsIn(e rootfs.Entry) (rights uint64) {
 		rights = rightsOf(policy.Grant{Kind: policy.Tree, Access: policy.Read | policy.Write}) & p.HandledFS
 	}
 	return rights
+}
+
+// readsTrees tells whether each tree that is granted may be listed. Rights on the root
+// count for all that is in it.
+func (p *Plan) readsTrees() bool {
+	return !slices.ContainsFunc(p.policy.Grants(), func(g policy.Grant) bool { return g.Kind == policy.Tree && !g.Access.Has(policy.Read) })
 }
 
 // startStaged is Start's last step for a plan with namespaces.

@@ -36,6 +36,7 @@ func TestConformanceNative(t *testing.T) {
 		"create in /tmp": "its own /tmp", "create in /dev/shm": "its own /dev/shm",
 		"create beside the workspace": "its own /tmp, in which the workspace lies here", "list the parent of the workspace": "its own /tmp",
 	}
+	own["list the root"] = "its own root"
 	for _, name := range []string{"tcp bind", "tcp bind v6", "tcp listen", "tcp listen without bind", "udp connect and send", "udp connect and send v6", "udp sendto", "udp sendto v6",
 		"udp sendmsg", "udp sendmmsg", "udp bind", "udp-lite socket"} {
 		own[name] = "its own network"

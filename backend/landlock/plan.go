@@ -116,8 +116,8 @@ func Compile(p policy.Policy, f Facts) (*Plan, error) {
 		return nil, backend.Refuse("use --net none or --net host, or another backend",
 			"landlock cannot give a network of kind %q", p.Net())
 	}
-	if deny, by, found := p.DenyInsideGrant(); found {
-		return nil, backend.Refuse("grant what lies beside it instead of the whole tree, or use a backend with a mount namespace",
+	if deny, by, found := p.DenyInsideGrant(); found && !f.Namespaces {
+		return nil, backend.Refuse("use --backend native, or grant what lies beside it instead of the whole tree",
 			"landlock cannot deny %q inside the granted tree %q", deny, by.Path)
 	}
 	h := handledAt(f.ABI)

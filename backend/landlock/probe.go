@@ -137,6 +137,9 @@ func (b *Backend) WithoutNotify(reason string) *Backend {
 // Probe tells what this host can do.
 func (b *Backend) Probe() backend.Capability {
 	c := backend.Capability{Backend: b.Name(), Usable: b.facts.ABI >= 1, Reason: b.reason, Fix: b.fix, Facts: b.facts, Dialect: ownDialect()}
+	if b.facts.Namespaces {
+		c.Dialect = nativeDialect()
+	}
 	if c.Usable && b.unusable != nil {
 		c.Usable, c.Reason, c.Fix = false, b.unusable.reason, b.unusable.fix
 	}
@@ -150,11 +153,17 @@ func (b *Backend) Probe() backend.Capability {
 	return c
 }
 
-// ownDialect is one for all reports, of which there may be many.
-var ownDialect = sync.OnceValue(func() *dialect.Dialect {
-	d := dialect.Landlock()
-	return &d
-})
+// The dialects are one each for all reports, of which there may be many.
+var (
+	ownDialect = sync.OnceValue(func() *dialect.Dialect {
+		d := dialect.Landlock()
+		return &d
+	})
+	nativeDialect = sync.OnceValue(func() *dialect.Dialect {
+		d := dialect.Native()
+		return &d
+	})
+)
 
 // Plan compiles a policy for this host.
 func (b *Backend) Plan(p policy.Policy) (backend.Plan, error) {

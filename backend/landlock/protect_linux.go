@@ -8,7 +8,6 @@ import (
 	"sandboxd/backend"
 	"sandboxd/internal/hold"
 	"sandboxd/internal/sys"
-	"sandboxd/policy"
 )
 
 // taking is the holding of a policy's guarded places, which needs nothing that a berth
@@ -27,7 +26,7 @@ func (p *Plan) takePlaces() *taking {
 	t := &taking{done: make(chan struct{})}
 	go func() {
 		defer close(t.done)
-		t.set, t.err = hold.Take(p.policy.Spec().Guarded)
+		t.set, t.err = hold.Take(p.Tree.Places)
 	}()
 	return t
 }
@@ -39,7 +38,7 @@ func (t *taking) into(b *berth) error {
 		return nil
 	}
 	b.held = nil
-	setup := &backend.SetupError{Step: "protected paths", Err: t.err}
+	setup := &backend.SetupError{Step: "protected and denied paths", Err: t.err}
 	if errors.Is(t.err, hold.ErrChanged) {
 		setup.Hint = "run again"
 	}
@@ -83,12 +82,4 @@ func idleCaps(userNS bool) (caps []int) {
 		}
 	}
 	return caps
-}
-
-// protected is a launch's, corrected by what came of its places.
-func (b *berth) protected(e backend.Enforcement, gaps, changed []string) backend.Enforcement {
-	if len(gaps)+len(changed) == 0 {
-		return e
-	}
-	return e.With(policy.FSProtected, unguarded(e.State(policy.FSProtected), gaps, changed))
 }

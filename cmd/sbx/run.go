@@ -558,15 +558,14 @@ func writePolicy(w io.Writer, p policy.Policy) {
 	for _, deny := range s.Deny {
 		fmt.Fprintf(w, "  deny %s\n", policy.Printable(deny))
 	}
+	if len(s.Denied)+len(s.DenyGaps) > 0 {
+		fmt.Fprintln(w, "\ndenied places in granted trees, and what leads there")
+	}
+	writePlaces(w, s.Denied, s.DenyGaps)
 	if len(s.Guarded)+len(s.Unguarded) > 0 {
 		fmt.Fprintln(w, "\nprotected places, where a backend can hold them (see fs.protected below)")
 	}
-	for _, g := range s.Guarded {
-		fmt.Fprintf(w, "  %-13s %s\n", g.Guard, g.Path)
-	}
-	for _, gap := range s.Unguarded {
-		fmt.Fprintf(w, "  not held: %s\n", policy.Printable(gap))
-	}
+	writePlaces(w, s.Guarded, s.Unguarded)
 	fmt.Fprintln(w, "\nenvironment")
 	for _, name := range report.PolicyOf(p).EnvNames { // values may be secrets
 		fmt.Fprintf(w, "  %s\n", name)
@@ -576,6 +575,15 @@ func writePolicy(w io.Writer, p policy.Policy) {
 	}
 	for _, weak := range s.Weakened {
 		fmt.Fprintf(w, "weakened by %s: %s\n", policy.Printable(weak.Flag), policy.Printable(weak.Meaning))
+	}
+}
+
+func writePlaces(w io.Writer, places []policy.Guarded, gaps []string) {
+	for _, g := range places {
+		fmt.Fprintf(w, "  %-13s %s\n", g.Guard, g.Path)
+	}
+	for _, gap := range gaps {
+		fmt.Fprintf(w, "  not held: %s\n", policy.Printable(gap))
 	}
 }
 

@@ -30,8 +30,11 @@ type Place struct {
 	Placeholder bool
 	Dir, FD     int
 	Text        string // of a placeholder that is a file
+	// Denied tells that what stands there is not to be reached at all.
+	Denied bool
 
-	how policy.Guard
+	how    policy.Guard
+	denies bool // as it was asked for
 }
 
 // Name is the last component of its path.
@@ -43,8 +46,9 @@ func (p *Place) IsDir() bool { return p.Stat.Mode&unix.S_IFMT == unix.S_IFDIR }
 // Set is all that one worker's launch holds.
 type Set struct {
 	Places []Place
-	// Gaps are what could not be held, in words.
-	Gaps []string
+	// Gaps are what could not be held, in words, and DenyGaps those of them that are
+	// denied.
+	Gaps, DenyGaps []string
 
 	dirs map[string]*dir
 	mark string // in the lease
@@ -86,21 +90,31 @@ func Take(guarded []policy.Guarded) (_ *Set, err error) {
 		}
 	}()
 	var missing []int
+	shut := "" // nothing can be changed in it
 	for _, g := range guarded {
-		p := Place{Path: string(g.Path), Shut: g.Guard != policy.GuardPinned && g.Guard != policy.GuardMade, Text: g.Text, Dir: -1, FD: -1, how: g.Guard}
-		if n := len(s.Places); n > 0 && s.Places[n-1].Shut && policy.Within(p.Path, s.Places[n-1].Path) {
-			continue // nothing can be changed there
+		p := Place{Path: string(g.Path), Shut: g.Guard != policy.GuardPinned && g.Guard != policy.GuardMade, Text: g.Text, Dir: -1, FD: -1, how: g.Guard, denies: g.Guard.Denies()}
+		if shut != "" && policy.Within(p.Path, shut) {
+			if !g.Guard.Denies() {
+				continue
+			}
+			p.how = policy.GuardHidden
 		}
-		missed, err := s.look(&p)
+		stands, err := s.look(&p)
 		switch {
 		case err != nil:
 			return s, fmt.Errorf("%q: %w", p.Path, err)
-		case missed:
+		case stands == nothing && p.how == policy.GuardHidden:
+			continue
+		case stands != itself:
 			missing = append(missing, len(s.Places))
+		}
+		if p.Shut && !p.Denied {
+			shut = p.Path
 		}
 		s.Places = append(s.Places, p)
 	}
 	if len(missing) == 0 {
+		s.spare()
 		return s, nil
 	}
 	s.note(missing)
@@ -124,7 +138,31 @@ func Take(guarded []policy.Guarded) (_ *Set, err error) {
 	for _, i := range slices.Backward(without) {
 		s.Places = slices.Delete(s.Places, i, i+1)
 	}
+	s.spare()
 	return s, nil
+}
+
+// maxDirs is how many directories are kept open for one worker without need.
+const maxDirs = 64
+
+// spare closes directories that are not needed before the end, if they are many.
+func (s *Set) spare() {
+	if len(s.dirs) <= maxDirs {
+		return
+	}
+	needed := map[string]bool{}
+	for i := range s.Places {
+		if p := &s.Places[i]; p.Placeholder {
+			needed[path.Dir(p.Path)] = true
+		} else {
+			p.Dir = -1
+		}
+	}
+	for name := range s.dirs {
+		if !needed[name] {
+			s.forget(name)
+		}
+	}
 }
 
 // barred sees to a place in a directory where this process may make nothing. Its
@@ -139,47 +177,65 @@ func (s *Set) barred(p *Place) {
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(s.dir(above).fd, &st); err == nil && int(st.Uid) == os.Geteuid() {
-		s.Gaps = append(s.Gaps, fmt.Sprintf("%q cannot be kept from being made: its directory is closed to its owner, who may open it", p.Path))
+		gap := fmt.Sprintf("%q cannot be kept from being made: its directory is closed to its owner, who may open it", p.Path)
+		if p.denies {
+			s.DenyGaps = append(s.DenyGaps, gap)
+		} else {
+			s.Gaps = append(s.Gaps, gap)
+		}
 	}
 }
 
-// look finds what stands at a place. It tells whether a placeholder is needed.
-func (s *Set) look(p *Place) (missing bool, err error) {
+// standing is what stands at a place.
+type standing int
+
+const (
+	nothing standing = iota
+	itself
+	placeholder // another launcher's
+)
+
+// look finds what stands at a place.
+func (s *Set) look(p *Place) (standing, error) {
 	d := s.dir(path.Dir(p.Path))
 	if errors.Is(d.err, unix.ENOENT) { // one that is yet to be made is above
-		return true, nil
+		return nothing, nil
 	}
 	if d.err != nil {
-		if errors.Is(d.err, unix.ELOOP) || errors.Is(d.err, unix.ENOTDIR) {
-			return false, ErrChanged
+		switch {
+		case errors.Is(d.err, unix.ELOOP) || errors.Is(d.err, unix.ENOTDIR):
+			return nothing, ErrChanged
+		case errors.Is(d.err, unix.EACCES) && p.how == policy.GuardHidden: // nor may the worker
+			return nothing, nil
 		}
-		return false, d.err
+		return nothing, d.err
 	}
 	p.Dir = d.fd
-	err = unix.Fstatat(d.fd, p.Name(), &p.Stat, unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fstatat(d.fd, p.Name(), &p.Stat, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
-		if p.how != policy.GuardFile && p.how != policy.GuardMade {
+		if p.how != policy.GuardFile && p.how != policy.GuardMade && p.how != policy.GuardHidden {
 			p.how, p.Shut = policy.GuardMissing, true // it may have been removed meanwhile
 		}
-		return true, nil
+		return nothing, nil
 	}
 	if err != nil {
-		return false, err
+		return nothing, err
 	}
 	kind := p.Stat.Mode & unix.S_IFMT
 	switch {
 	case kind == unix.S_IFLNK && p.how != policy.GuardLink:
-		return false, ErrChanged // where it leads is not known
+		return nothing, ErrChanged // where it leads is not known
 	case kind != unix.S_IFDIR:
 		p.Shut = true
 	}
-	if !p.isPlaceholder(&p.Stat) {
-		return false, nil
+	if !p.isPlaceholder(&p.Stat) || p.how == policy.GuardHidden {
+		p.Denied = p.how.Denies()
+		return itself, nil
 	}
 	if p.Stat.Mode&0o200 == 0 && kind == unix.S_IFDIR { // another launcher's, who found nothing
 		p.how, p.Shut = policy.GuardMissing, true
 	}
-	return true, nil
+	return placeholder, nil
 }
 
 // isPlaceholder tells whether a file is one, by its mode.
@@ -385,7 +441,7 @@ func (s *Set) Changed() (paths []string) {
 	for i := range s.Places {
 		p := &s.Places[i]
 		var now unix.Stat_t
-		d := s.dirs[path.Dir(p.Path)]
+		d := s.dir(path.Dir(p.Path))
 		if err := unix.Fstatat(d.fd, p.Name(), &now, unix.AT_SYMLINK_NOFOLLOW); err != nil || !same(&now, &p.Stat) {
 			paths = append(paths, p.Path)
 		}

@@ -23,6 +23,9 @@ const (
 	Bind Kind = "bind"
 	// Dir is an empty directory, to hold others or for its name alone.
 	Dir Kind = "dir"
+	// Mask is what stands over something denied: nobody can read, list or change it.
+	// Beside what is granted in it nothing of the host's is there.
+	Mask Kind = "mask"
 	// Symlink is a link of the host's that leads to something granted.
 	Symlink Kind = "symlink"
 	// Proc is a /proc of the worker's own PID namespace.
@@ -50,6 +53,9 @@ type Entry struct {
 // Layout is a tree: what holds others stands before them.
 type Layout struct {
 	Entries []Entry `json:"entries"`
+	// Places are what is to be held in the tree against the worker, of the policy's
+	// protected and denied places those that it sees, for [hold.Take].
+	Places []policy.Guarded `json:"-"`
 	// TempAt is where the worker finds its private temp.
 	TempAt policy.Raw `json:"temp"`
 	// Within tells that places of the tree are made in the private temp, which a later
@@ -73,14 +79,17 @@ func Compile(p policy.Policy, host []policy.Link) (Layout, error) {
 	if !p.Valid() || !p.Mode().Confined() {
 		return Layout{}, fmt.Errorf("a tree of files for mode %s", p.Mode())
 	}
-	if deny, by, found := p.DenyInsideGrant(); found {
-		return Layout{}, backend.Refuse("grant what lies beside it instead of the whole tree", "%q cannot be denied inside the granted tree %q yet", deny, by.Path)
-	}
 	grants := p.Grants()
-	b := builder{grants: grants, l: Layout{TempAt: tempAt}, at: map[string]int{}, mapped: p.Spec().ExecOnly}
+	b := builder{p: p, grants: grants, l: Layout{TempAt: tempAt}, at: map[string]int{}, mapped: p.Spec().ExecOnly}
 	slices.SortStableFunc(grants, func(a, b policy.Grant) int { return compare(string(a.Path), string(b.Path)) })
 	for _, g := range grants {
-		if g.Path == "/" {
+		switch {
+		case p.AccessAt(string(g.Path)) == 0:
+			return Layout{}, backend.Refuse("drop one of the two", "%q is both granted and denied", g.Path)
+		case len(p.Deny()) > 0 && !p.AccessAt(string(g.Path)).Has(policy.Read):
+			// A mount can take away writing and executing, not reading.
+			return Layout{}, backend.Refuse("grant reading as well", "%q cannot be granted without reading beside what is denied", g.Path)
+		case g.Path == "/":
 			// Its /run, its processes and terminals would come along.
 			return Layout{}, backend.Refuse("grant the trees that are needed", "a grant of the whole file system leaves nothing to hide")
 		}
@@ -89,8 +98,19 @@ func Compile(p policy.Policy, host []policy.Link) (Layout, error) {
 	b.add(Entry{Path: proc, Kind: Proc})
 	b.add(Entry{Path: tempAt, Kind: Temp, Write: true, Exec: true})
 	b.add(Entry{Path: shm, Kind: Shm, Write: true})
+	masks, err := b.masks()
+	if err != nil {
+		return Layout{}, err
+	}
 	for _, g := range grants {
+		for len(masks) > 0 && compare(string(masks[0].Path), string(g.Path)) < 0 {
+			b.mask(masks[0])
+			masks = masks[1:]
+		}
 		b.grant(g)
+	}
+	for _, m := range masks {
+		b.mask(m)
 	}
 	for _, l := range [][2]string{{"fd", "/proc/self/fd"}, {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"}, {"stderr", "/proc/self/fd/2"}} {
 		b.add(Entry{Path: policy.Raw(path.Join(dev, l[0])), Kind: Symlink, Source: policy.Raw(l[1])})
@@ -115,6 +135,7 @@ func Compile(p policy.Policy, host []policy.Link) (Layout, error) {
 		b.add(Entry{Path: policy.Raw(cwd), Kind: Dir})
 	}
 	slices.SortFunc(b.l.Entries, func(a, b Entry) int { return compare(string(a.Path), string(b.Path)) })
+	b.l.Places = slices.DeleteFunc(merge(p.Spec().Guarded, p.Spec().Denied), func(g policy.Guarded) bool { return !b.l.holds(g) })
 	return b.l, nil
 }
 
@@ -155,7 +176,49 @@ func homeOf(env []string) (home string) {
 	return home
 }
 
+// holds tells whether a place is the host's and the worker sees it, but for being denied.
+func (l Layout) holds(g policy.Guarded) bool {
+	for i := len(l.Entries) - 1; i >= 0; i-- {
+		e := l.Entries[i]
+		if e.Kind != Dir && policy.Within(string(g.Path), string(e.Path)) && (e.Kind != Mask || e.Path != g.Path) {
+			return e.Kind == Bind
+		}
+	}
+	return false
+}
+
+// merge makes one list of what is protected and what is denied, in the order of paths.
+// Where both are, what denies counts, and then what protects: it holds at least as much.
+func merge(guarded, denied []policy.Guarded) []policy.Guarded {
+	all := make([]policy.Guarded, 0, len(guarded)+len(denied))
+	for len(guarded)+len(denied) > 0 {
+		c := 0
+		switch {
+		case len(guarded) == 0:
+			c = 1
+		case len(denied) == 0:
+			c = -1
+		default:
+			c = compare(string(guarded[0].Path), string(denied[0].Path))
+		}
+		switch {
+		case c > 0 || c == 0 && denied[0].Guard.Denies():
+			all = append(all, denied[0])
+		default:
+			all = append(all, guarded[0])
+		}
+		if c <= 0 {
+			guarded = guarded[1:]
+		}
+		if c >= 0 {
+			denied = denied[1:]
+		}
+	}
+	return all
+}
+
 type builder struct {
+	p      policy.Policy
 	grants []policy.Grant
 	l      Layout
 	at     map[string]int // entries, by their paths
@@ -177,7 +240,7 @@ func (b *builder) add(e Entry) {
 	}
 	if dir := path.Dir(p); dir != "/" {
 		switch holder := b.holder(p); holder.Kind {
-		case "", Dir, Shm:
+		case "", Dir, Shm, Mask:
 			b.add(Entry{Path: policy.Raw(dir), Kind: Dir})
 		case Temp:
 			b.l.Within = true
@@ -200,6 +263,40 @@ func (b *builder) holder(p string) Entry {
 	return Entry{}
 }
 
+// masks lists what is denied, and sees to it that each path that a grant covers has a
+// place: only who looked at the host knows where links lead.
+func (b *builder) masks() (masks []policy.Guarded, err error) {
+	places := b.p.Spec().Denied
+	for _, d := range b.p.Deny() {
+		for _, g := range b.grants {
+			if !g.Covers(d) {
+				continue
+			}
+			if policy.Within(d, proc) {
+				return nil, backend.Refuse("drop --deny for it", "%q cannot be denied: the worker has a /proc of its own", d)
+			}
+			if !slices.ContainsFunc(places, func(q policy.Guarded) bool {
+				return string(q.Path) == d || policy.Within(d, string(q.Path)) && (q.Guard.Denies() || q.Guard == policy.GuardLink || q.Guard == policy.GuardShut)
+			}) {
+				return nil, backend.Refuse("resolve the policy anew", "%q cannot be denied inside the granted tree %q: the policy does not name its place", d, g.Path)
+			}
+		}
+	}
+	for _, q := range places {
+		if q.Guard.Denies() {
+			masks = append(masks, q)
+		}
+	}
+	return masks, nil
+}
+
+// mask puts in what stands over a denied place, if the host's is there to be seen.
+func (b *builder) mask(g policy.Guarded) {
+	if b.bound(string(g.Path)).Kind == Bind {
+		b.add(Entry{Path: g.Path, Kind: Mask, File: g.File})
+	}
+}
+
 func (b *builder) grant(g policy.Grant) {
 	p := string(g.Path)
 	switch {
@@ -212,12 +309,7 @@ func (b *builder) grant(g policy.Grant) {
 	case p == dev, p == shm, p == tempAt: // they have their own
 		return
 	}
-	access := g.Access
-	for _, o := range b.grants {
-		if o.Covers(p) {
-			access |= o.Access
-		}
-	}
+	access := b.p.AccessAt(p)
 	e := Entry{
 		Path: g.Path, Kind: Bind, File: g.Kind == policy.File,
 		Device: access.Has(policy.Ioctl) || policy.Within(p, dev), Write: access.Has(policy.Write), Exec: access.Has(policy.Exec) || b.mapped,

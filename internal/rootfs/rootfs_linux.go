@@ -9,6 +9,10 @@ import (
 	"sandboxd/internal/sys"
 )
 
+// Canary is a file of every tree that anybody may read, and that no policy grants: what
+// confines the worker beside the tree has to refuse it.
+const Canary = "/" + own + "/canary"
+
 // Host is what one launch adds to a layout.
 type Host struct {
 	// Root is a directory of the host's on which the tree is put together; Temp may be
@@ -25,7 +29,7 @@ type Host struct {
 	// Inode, if it is set, tells which file a part of the host's tree has to be.
 	Inode func(path string) (dev, ino uint64, ok bool)
 	// Rule, if it is set, tells with which rights what is not the host's gets into a
-	// Landlock ruleset; 0 is none.
+	// Landlock ruleset, the root among it; 0 is none.
 	Ruleset int
 	Rule    func(e Entry) uint64
 }
@@ -53,10 +57,22 @@ func (l Layout) Program(h Host) *sys.Program {
 	p.Step("the root")
 	p.Mount("sbx", h.Root, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=755,size=4m")
 	root := p.Open(sys.AtCwd, h.Root, unix.O_PATH|unix.O_DIRECTORY)
-	for _, e := range l.Entries {
-		l.entry(p, e, h, root, trees)
+	if h.Rule != nil {
+		if rights := h.Rule(Entry{Path: "/", Kind: Dir}); rights != 0 {
+			p.Rule(sys.FD(h.Ruleset), root, rights)
+		}
 	}
-	guard(p, root, h.Guarded)
+	p.Mkdir(root, own, 0o111)
+	p.Make(root, strings.TrimPrefix(Canary, "/"), "canary\n", 0o444)
+	g := guarding{l: l, root: root, places: h.Guarded}
+	g.prepare(p)
+	for _, e := range l.Entries {
+		g.before(p, string(e.Path))
+		if e.Kind != Mask {
+			l.entry(p, e, h, root, trees)
+		}
+	}
+	g.before(p, "")
 	p.Step("the root")
 	p.RestrainOne(root, unix.MOUNT_ATTR_RDONLY)
 	p.Pivot(root)
@@ -67,15 +83,15 @@ func (l Layout) Program(h Host) *sys.Program {
 func (l Layout) entry(p *sys.Program, e Entry, h Host, root sys.Ref, trees map[Kind]sys.Ref) {
 	at := strings.TrimPrefix(string(e.Path), "/")
 	p.Step("%s %q", e.Kind, e.Path)
-	if l.makes(e) {
+	if made, ok := l.makes(e); ok {
 		switch {
 		case e.Kind == Symlink:
-			p.Symlink(string(e.Source), root, at)
+			p.Symlink(string(e.Source), root, made)
 			return
 		case e.File:
-			p.Create(root, at, 0o600)
+			p.Create(root, made, 0o600)
 		default:
-			p.Mkdir(root, at, 0o755)
+			p.Mkdir(root, made, 0o755)
 		}
 	}
 	if e.Kind == Dir || e.Kind == Symlink {
@@ -124,14 +140,24 @@ func (l Layout) entry(p *sys.Program, e Entry, h Host, root sys.Ref, trees map[K
 	p.Close(tree)
 }
 
-// makes tells whether the place of an entry has to be made: it does not lie in a part
-// of the host's tree, where it is there already.
-func (l Layout) makes(e Entry) bool {
+// makes tells whether the place of an entry has to be made, and where below the root:
+// if it does not lie in a part of the host's tree, where it is there already.
+func (l Layout) makes(e Entry) (at string, ok bool) {
+	at = strings.TrimPrefix(string(e.Path), "/")
 	for i := len(l.Entries) - 1; i >= 0; i-- {
 		o := l.Entries[i]
-		if o.Path != e.Path && (o.Kind == Bind || o.Kind == Temp) && strings.HasPrefix(string(e.Path), string(o.Path)+"/") {
-			return o.Kind == Temp
+		rest, below := strings.CutPrefix(string(e.Path), string(o.Path)+"/")
+		if !below {
+			continue
+		}
+		switch o.Kind {
+		case Bind:
+			return "", false
+		case Temp:
+			return at, true
+		case Mask: // what stands over it has a place of its own
+			return maskDir(i) + "/" + rest, true
 		}
 	}
-	return true
+	return at, true
 }

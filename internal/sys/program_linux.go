@@ -459,9 +459,9 @@ func (p *Program) Prctl(option, value int) {
 // Dup makes a descriptor another's duplicate, close-on-exec or not.
 func (p *Program) Dup(from Ref, to, flags int) Ref { return p.do(unix.SYS_DUP3, from, to, flags) }
 
-// Refused requires that a path cannot be opened to be listed: EACCES.
+// Refused requires that a path cannot be opened to be read: EACCES.
 func (p *Program) Refused(path string) {
-	p.failing(unix.EACCES, unix.SYS_OPENAT, AtCwd, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	p.failing(unix.EACCES, unix.SYS_OPENAT, AtCwd, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	p.calls[len(p.calls)-1].opens = true
 }
 
