@@ -183,7 +183,11 @@ func TestBroken(t *testing.T) {
 		once.Do(func() { close(gone) })
 		_ = err
 	})
-	reset := peer(t, func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() })
+	reset := peer(t, func(c *net.TCPConn) {
+		time.Sleep(50 * time.Millisecond) // or its connect(2) would have failed
+		_ = c.SetLinger(0)
+		_ = c.Close()
+	})
 	r := start(t, Options{}, []string{"127.0.0.1:*"})
 	conn, _ := r.connect(t, at.String())
 	_ = conn.SetLinger(0)

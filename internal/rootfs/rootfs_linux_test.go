@@ -141,7 +141,7 @@ func TestTree(t *testing.T) {
 		{"ls / | tr '\\n' ' ' | grep -c ' run '", "0\n"},
 		{"touch /new /etc/new 2>/dev/null || echo no", "no\n"},
 		{"echo x >/tmp/x && cat /tmp/x; echo y >/dev/shm/y && cat /dev/shm/y", "x\ny\n"},
-		{"ls /proc | grep -c '^[0-9]'", "4\n"},
+		{"set -- /proc/[0-9]*; echo $#", "2\n"},
 		{"echo >/dev/null && head -c3 /dev/zero | wc -c && chmod 600 /dev/null 2>&1 | grep -o Read-only", "3\nRead-only\n"},
 		{"mknod /dev/pts/x c 1 3 2>/dev/null; ls /dev/pts", "ptmx\n"},
 		{"readlink /bin; cat /etc/passwd | head -1 | cut -d: -f1; id -u", "usr/bin\nroot\n" + fmt.Sprint(os.Geteuid()) + "\n"},
