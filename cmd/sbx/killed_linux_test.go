@@ -308,7 +308,12 @@ func TestDieWithParent(t *testing.T) {
 			if err := c.Start(); err != nil {
 				t.Fatal(err)
 			}
-			pid, launcher := pidIn(t, filepath.Join(c.Dir, "pid")), pidIn(t, filepath.Join(c.Dir, "launcher"))
+			pid, launcher := pidIn(t, filepath.Join(c.Dir, "pid")), 0
+			waitUntil(t, "the launcher's number", func() bool { // it is in no namespace, and lets no user look at it
+				text, _ := os.ReadFile(filepath.Join(c.Dir, "launcher"))
+				launcher, _ = strconv.Atoi(strings.TrimSuffix(string(text), "\n"))
+				return bytes.HasSuffix(text, []byte("\n")) && launcher > 0
+			})
 			_ = c.Process.Kill()
 			_ = c.Wait()
 			if flag == "--die-with-parent" {
