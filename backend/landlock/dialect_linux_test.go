@@ -27,7 +27,7 @@ func TestNativeDialect(t *testing.T) {
 	defer u.Close()
 	base := realTemp(t)
 	ws, out, data := filepath.Join(base, "ws"), filepath.Join(base, "out"), filepath.Join(base, "data")
-	fixture := fmt.Sprintf(`rm -rf ws out data; mkdir -p ws/.vscode ws/dir out data; cd ws; cp /bin/true secret; echo x >f; echo x >../out/f; echo x >../data/f; cp /bin/true ../out/true; echo x >.envrc`)
+	fixture := `rm -rf ws out data; mkdir -p ws/.vscode ws/dir out data; cd ws; cp /bin/true secret; echo x >f; echo x >../out/f; echo x >../data/f; cp /bin/true ../out/true; echo x >.envrc`
 	const python = `import ctypes, errno, os, signal, socket, subprocess, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
 def call(n, *a):
